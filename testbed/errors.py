@@ -1,0 +1,65 @@
+"""Errors that a user can act on. Anything else that escapes is a bug and keeps its traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TestbedError(Exception):
+    """Something went wrong that the user can understand and act on.
+
+    Attributes:
+        hint: what to do about it (a command, a choice), or None.
+        exit_code: the status with which the command line ends.
+    """
+
+    __test__ = False  # not a test class, whatever pytest makes of the name
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None):
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class InputError(TestbedError):
+    """Bad input, found before anything starts: where, the value found, what was expected.
+
+    Args:
+        where: file, line or key, e.g. ``"a.csv line 7, column download"`` or ``"training.steps"``.
+        message: what is wrong, with the value found and what was expected.
+    """
+
+    exit_code = 2
+
+    def __init__(self, where: str, message: str, *, hint: str | None = None):
+        super().__init__(f"{where}: {message}", hint=hint)
+        self.where = where
+
+
+class CapabilityError(TestbedError):
+    """This machine or kernel can't do what was asked; the hint names the remedy."""
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that `name` most likely meant, or None when nothing is close."""
+    choices = [str(c) for c in choices]
+    lowered = {c.lower(): c for c in choices}
+    hits = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.5)
+    return lowered[hits[0]] if hits else None
+
+
+def unknown(where: str, kind: str, name: str, choices: Iterable[str]) -> InputError:
+    """The error for an unknown name: says which choices exist and which one is nearest."""
+    choices = sorted(str(c) for c in choices)
+    near = nearest(name, choices)
+    listed = ", ".join(choices[:12]) + (", …" if len(choices) > 12 else "")
+    return InputError(
+        where,
+        f"unknown {kind} {name!r}; expected one of: {listed}",
+        hint=f"did you mean {near!r}?" if near else None,
+    )
