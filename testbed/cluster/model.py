@@ -45,6 +45,19 @@ class SharedLink:
 
 
 @dataclass(frozen=True)
+class Topology:
+    """Who is connected to what: homes behind access links, some of them behind shared links, and a server.
+
+    Homes outside every shared link hang on the core directly. `server_link` is the server's own access link.
+    """
+
+    homes: tuple[str, ...]
+    server_link: Link
+    shared_links: tuple[SharedLink, ...] = ()
+    name: str = "star"
+
+
+@dataclass(frozen=True)
 class Device:
     """A computer in a home (one a home, of the same name), or the server.
 
