@@ -1,0 +1,38 @@
+# make quickstart   set everything up and run the main experiment
+# make test         set everything up and run the tests
+SHELL := /bin/bash
+VENV := .venv
+PY := $(VENV)/bin/python
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+STAMP := $(VENV)/.setup-done
+
+.PHONY: help setup quickstart test bench lint clean
+help:
+	@echo "make setup       packages and virtual environment (quick when nothing is to do)"
+	@echo "make quickstart  setup, then experiments/quickstart.yaml and its report"
+	@echo "make test        setup, then all tests (root tests run as root, through sudo where needed)"
+	@echo "make bench       speed and memory, with stock Mininet in the same run"
+	@echo "make lint        ruff, and the dependency rule"
+	@echo "make clean       leftovers of crashed runs, then the virtual environment and caches"
+
+setup: $(STAMP)
+$(STAMP): requirements.txt pyproject.toml scripts/setup
+	@scripts/setup
+
+quickstart: setup
+	$(SUDO) $(VENV)/bin/testbed run experiments/quickstart.yaml
+
+test: setup
+	$(SUDO) $(PY) -m pytest -q $(ARGS)
+
+bench: setup
+	$(SUDO) $(PY) -m tests.bench $(ARGS)
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(PY) -m pytest -q tests/unit/test_dependency_rule.py
+
+clean:
+	-[ ! -x $(VENV)/bin/testbed ] || $(SUDO) $(VENV)/bin/testbed clean
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
