@@ -1,0 +1,260 @@
+"""Reading an experiment file: YAML with line numbers, --set overrides, and errors that say where and what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from testbed.errors import InputError, nearest
+from testbed.experiment.schema import Experiment
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = ROOT / "experiments"
+
+
+@dataclass(frozen=True)
+class LoadedExperiment:
+    """A validated experiment, the file that it came from, and its text with the overrides applied."""
+
+    experiment: Experiment
+    path: Path
+    data: dict[str, Any]
+    lines: dict[tuple, int]
+
+    def where(self, *keys: str | int) -> str:
+        """'file.yaml line 7, links.trace' for error messages."""
+        return _where(self.path, keys, self.lines)
+
+    def file(self, text: str, *keys: str | int) -> Path:
+        """The file that `text` at `keys` names: from the working directory, the experiment's folder or the project.
+
+        Raises:
+            InputError: no such file; the nearest existing name is suggested.
+        """
+        given = Path(text).expanduser()
+        bases = [Path.cwd(), self.path.parent, ROOT]
+        candidates = [given] if given.is_absolute() else [base / given for base in bases]
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate.resolve()
+        siblings = [p.name for c in candidates if c.parent.is_dir() for p in c.parent.iterdir()]
+        near = nearest(given.name, siblings)
+        raise InputError(
+            self.where(*keys), f"no such file: {text}",
+            hint=f"did you mean {given.parent / near}?" if near else f"looked in {', '.join(map(str, dict.fromkeys(bases)))}",
+        )
+
+
+def load_experiment(name: str | Path, overrides: tuple[str, ...] = (), *, seed: int | None = None) -> LoadedExperiment:
+    """Read and validate an experiment file.
+
+    Args:
+        name: a path, or the name of a ready-made experiment (``quickstart``).
+        overrides: ``a.b=c`` items of --set; the value is YAML.
+        seed: replaces the experiment's seed.
+
+    Raises:
+        InputError: with file, line or key, value and expectation, for all problems found at once.
+    """
+    path = find_experiment(name)
+    data, lines = _parse(path)
+    for item in overrides:
+        _override(data, item, lines)
+    if seed is not None:
+        data["seed"] = seed
+    try:
+        experiment = Experiment.model_validate(data)
+    except ValidationError as error:
+        raise _explain(error, path, lines) from None
+    return LoadedExperiment(experiment, path, data, lines)
+
+
+def find_experiment(name: str | Path) -> Path:
+    """The file of that path or ready-made name. Raises InputError naming the nearest."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path.resolve()
+    if path.is_dir():
+        raise InputError(str(name), "is a folder; expected an experiment file (YAML)")
+    ready = EXPERIMENTS / f"{name}.yaml"
+    if path.parent == Path(".") and ready.is_file():
+        return ready
+    names = [p.stem for p in EXPERIMENTS.glob("*.yaml")]
+    near = nearest(path.stem, names)
+    raise InputError(
+        str(name), "no such experiment file",
+        hint=f"did you mean experiments/{near}.yaml?" if near else f"ready-made ones: {', '.join(sorted(names))}",
+    )
+
+
+def _parse(path: Path) -> tuple[dict[str, Any], dict[tuple, int]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), f"is not UTF-8 text (byte {error.start}); expected a YAML file") from None
+    except OSError as error:
+        raise InputError(str(path), f"can't be read: {error.strerror}") from None
+    lines: dict[tuple, int] = {}
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is None or not isinstance(node, yaml.MappingNode):
+            raise InputError(str(path), "is empty or no mapping; expected keys such as name, topology, links")
+        _walk(node, (), lines, path)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path} line {mark.line + 1}" if mark else str(path)
+        raise InputError(place, f"is not valid YAML: {getattr(error, 'problem', None) or error}") from None
+    except (RecursionError, ValueError) as error:
+        raise InputError(str(path), f"is not a usable YAML file: {error}") from None
+    return data, lines
+
+
+def _walk(node: yaml.Node, path: tuple, lines: dict[tuple, int], file: Path) -> None:
+    lines[path] = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in seen:
+                raise InputError(f"{file} line {line}", f"key {name!r} stands twice (first on line {seen[name]})")
+            seen[name] = line
+            _walk(value, (*path, name), lines, file)
+            lines[(*path, name)] = line
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            _walk(value, (*path, i), lines, file)
+
+
+def _override(data: dict[str, Any], item: str, lines: dict[tuple, int]) -> None:
+    key, sep, text = item.partition("=")
+    parts = [int(p) if p.isdigit() else p for p in key.strip().split(".")]
+    if not sep or not all(str(p) for p in parts):
+        raise InputError(f"--set {item}", "expected key=value, e.g. --set training.steps=5")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    target: Any = data
+    for i, part in enumerate(parts[:-1]):
+        if isinstance(target, list):
+            if not isinstance(part, int) or part >= len(target):
+                raise InputError(f"--set {item}", f"{'.'.join(map(str, parts[:i]))} has {len(target)} items; found {part!r}")
+            target = target[part]
+        else:
+            if target.get(part) is None:
+                target[part] = {}
+            target = target[part]
+        if not isinstance(target, (dict, list)):
+            raise InputError(f"--set {item}", f"{'.'.join(map(str, parts[: i + 1]))} is a value, not a section")
+    last = parts[-1]
+    if isinstance(target, list):
+        if not isinstance(last, int) or last >= len(target):
+            raise InputError(f"--set {item}", f"has {len(target)} items; found {last!r}")
+        target[last] = value
+    else:
+        target[last] = value
+    prefix = tuple(parts)
+    for known in [k for k in lines if k[: len(prefix)] == prefix]:
+        del lines[known]  # the value is not the file's any more
+    lines[prefix] = 0
+
+
+def _where(path: Path, keys: tuple, lines: dict[tuple, int]) -> str:
+    dotted = ".".join(str(k) for k in keys)
+    for end in range(len(keys), -1, -1):
+        line = lines.get(tuple(keys[:end]))
+        if line == 0:
+            return f"--set {dotted}"
+        if line is not None:
+            return f"{path} line {line}, {dotted}" if dotted else f"{path} line {line}"
+    return f"{path}, {dotted}"
+
+
+def _explain(error: ValidationError, path: Path, lines: dict[tuple, int]) -> InputError:
+    """One line a problem, in the file's order; unions report once."""
+    problems: dict[tuple, tuple[str, str | None]] = {}
+    for item in error.errors(include_url=False):
+        keys = _file_keys(item["loc"])
+        message, hint = _message(item, keys)
+        problems.setdefault(keys, (message, hint))
+    parts = [(_where(path, keys, lines), m, h) for keys, (m, h) in problems.items()]
+    first = parts[0]
+    more = [f"{where}: {m}" + (f" ({h})" if h else "") for where, m, h in parts[1:]]
+    hint = "\n  ".join(filter(None, [first[2], *more])) or None
+    return InputError(first[0], first[1], hint=hint)
+
+
+def _file_keys(loc: tuple) -> tuple:
+    """A pydantic location without the tags of union members, e.g. ('topology','homes','list[...]',0)."""
+    model: Any = Experiment
+    keys: list = []
+    for part in loc:
+        fields = getattr(model, "model_fields", None)
+        if fields is not None and part in fields:
+            keys.append(part)
+            annotation = fields[part].annotation
+            model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+        elif isinstance(part, int) or (model is not None and not keys[len(loc):]) or "[" not in str(part):
+            if str(part) in {"int", "str", "float", "bool"}:
+                continue
+            keys.append(part)
+            model = None
+    return tuple(keys)
+
+
+def _message(item: dict, keys: tuple) -> tuple[str, str | None]:
+    value = item.get("input")
+    shown = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
+    kind = item["type"]
+    if kind == "extra_forbidden":
+        choices = _choices(keys[:-1])
+        near = nearest(str(keys[-1]), choices)
+        return (f"unknown key {keys[-1]!r}; expected one of: {', '.join(choices)}",
+                f"did you mean {near!r}?" if near else None)
+    if kind == "missing":
+        return f"is missing; expected {_described(keys)}", None
+    if kind == "value_error":
+        return str(item["ctx"]["error"]), None
+    message = item["msg"][0].lower() + item["msg"][1:]
+    if kind == "literal_error":
+        near = nearest(str(value), [c.strip().strip("'") for c in item["ctx"]["expected"].replace(" or ", ",").split(",")])
+        return f"found {shown}; expected {item['ctx']['expected']}", f"did you mean {near!r}?" if near else None
+    return f"found {shown}; expected: {message.removeprefix('input ')}", None
+
+
+def _model_at(keys: tuple) -> type[BaseModel] | None:
+    model: Any = Experiment
+    for key in keys:
+        if isinstance(key, int):
+            continue
+        field = getattr(model, "model_fields", {}).get(key)
+        if field is None:
+            return None
+        model = _inner_model(field.annotation)
+    return model
+
+
+def _inner_model(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for arg in getattr(annotation, "__args__", ()):
+        found = _inner_model(arg)
+        if found is not None:
+            return found
+    return None
+
+
+def _choices(keys: tuple) -> list[str]:
+    model = _model_at(keys)
+    return list(model.model_fields) if model is not None else []
+
+
+def _described(keys: tuple) -> str:
+    model = _model_at(keys[:-1])
+    field = model.model_fields.get(keys[-1]) if model is not None else None
+    return (field.description if field is not None and field.description else f"a value for {keys[-1]!r}")

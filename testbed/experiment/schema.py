@@ -1,0 +1,216 @@
+"""The experiment file: one pydantic model a section, strict (unknown keys are errors). See docs/experiment.md."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from testbed.experiment.quantities import Duration, PositiveDuration, Rate, Size, Speed, si
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)]
+Assign = Literal["round-robin", "random", "one-to-one", "by-name"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_default=True, arbitrary_types_allowed=True)
+
+
+class ServerSection(Section):
+    """The well-connected host. Its link is emulated like any other, and its traffic is reported."""
+
+    uplink: Rate = Field(si(1e9), description="server to core: what the server can send")
+    downlink: Rate = Field(si(1e9), description="core to server: what it can receive")
+    rtt: Duration = Field(si(0.002), description="round trip over the server's own link; part of a trace's RTT")
+    speed: Speed = Field(si(50e9), description="of the server's own computations")
+    memory: Size = Field(si(16e9))
+
+
+class NeighbourhoodSection(Section):
+    """Homes that share one uplink and one downlink on the way to the core."""
+
+    name: Name
+    homes: int | list[Name] = Field(description="how many of the homes, in order, or which")
+    uplink: Rate
+    downlink: Rate
+    delay: Duration = Field(si(0.0), description="one-way delay of the shared link")
+
+
+class TopologySection(Section):
+    """Either a file of topologies/, or homes, server and neighbourhoods here."""
+
+    file: str | None = Field(None, description="a YAML topology, e.g. topologies/star.yaml")
+    homes: int | list[Name] | None = Field(None, description="how many (named h1, h2, …), or their names")
+    server: ServerSection = Field(default_factory=ServerSection)
+    neighbourhoods: list[NeighbourhoodSection] = Field(default_factory=list)
+
+    @field_validator("homes")
+    @classmethod
+    def _some_homes(cls, homes: int | list[str] | None) -> int | list[str] | None:
+        count = homes if isinstance(homes, int) else len(homes) if homes is not None else 1
+        if not 1 <= count <= 4000:
+            raise ValueError(f"{count} homes; expected 1 to 4000")
+        if isinstance(homes, list):
+            if len(set(homes)) != len(homes):
+                raise ValueError(f"{homes} names a home twice")
+            if "server" in homes:
+                raise ValueError("'server' is the server's name; give the home another")
+        return homes
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TopologySection:
+        if self.file is not None and self.neighbourhoods:
+            raise ValueError("either file, or homes with neighbourhoods, not both")
+        if self.file is None and self.homes is None:
+            raise ValueError("says neither homes nor file; expected e.g. 'homes: 6'")
+        return self
+
+
+class LinksSection(Section):
+    """What shapes each home's access link: a trace file, or constant values."""
+
+    trace: str | None = Field(None, description="a link trace; any format that `testbed traces inspect` reads")
+    format: str | None = Field(None, description="force the trace's format instead of detecting it")
+    download: Rate | None = Field(None, description="constant TCP goodput, without a trace")
+    upload: Rate | None = None
+    rtt: Duration | None = Field(None, description="constant round trip home - server")
+    jitter: Duration | None = Field(None, description="mean difference of successive RTTs; overrides the trace's")
+    loss: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        None, description="round-trip packet loss, 0 to 1; overrides the trace's")
+    assign: Assign = "round-robin"
+    mapping: dict[str, str] = Field(default_factory=dict, description="home: name in the trace, for by-name")
+    start: Duration = Field(si(0.0), description="where in the trace the experiment starts")
+    stagger: bool = Field(
+        False, description="start homes that share one series at different places in it, by seed")
+    end: Literal["loop", "hold", "stop"] = Field("loop", description="what happens after a trace's last sample")
+    interpolate: Literal["step", "linear"] = "step"
+    resolution: PositiveDuration = Field(si(0.1), description="changes closer than this (real time) are merged")
+    buffer: PositiveDuration = Field(si(0.1), description="bottleneck buffer, as time at the link's rate")
+
+    @model_validator(mode="after")
+    def _trace_or_constant(self) -> LinksSection:
+        constants = [self.download, self.upload, self.rtt]
+        if self.trace is None and any(c is None for c in constants):
+            raise ValueError("expected either trace, or all of download, upload and rtt")
+        if self.trace is not None and any(c is not None for c in constants):
+            raise ValueError("trace and constant download/upload/rtt exclude each other; remove one")
+        if self.mapping and self.assign != "by-name":
+            raise ValueError(f"mapping needs assign: by-name (found {self.assign})")
+        return self
+
+
+class AvailabilitySection(Section):
+    """When devices are there. Without a trace they always are."""
+
+    trace: str | None = Field(None, description="an availability trace (device, start, end)")
+    format: str | None = Field(None, description="force the trace's format instead of detecting it")
+    assign: Assign = "by-name"
+    mapping: dict[str, str] = Field(default_factory=dict, description="device: name in the trace, for by-name")
+    start: Duration = si(0.0)
+    end: Literal["loop", "hold", "stop"] = "hold"
+    churn: Literal["kill", "suspend", "disconnect"] = Field(
+        "kill", description="what leaving is: process dies with its memory, frozen, or only the link is down")
+
+
+class DeviceDefinition(Section):
+    speed: Speed
+    memory: Size
+    power: float | None = Field(None, ge=0, description="watts under load")
+
+
+class DevicesSection(Section):
+    """Which computer is in which home."""
+
+    profiles: list[str] = Field(default_factory=lambda: ["laptop"], min_length=1)
+    assign: Literal["round-robin", "random"] = "round-robin"
+    mapping: dict[str, str] = Field(default_factory=dict, description="home: profile; the others by `assign`")
+    define: dict[str, DeviceDefinition] = Field(default_factory=dict, description="profiles of your own")
+    speed_factor: float = Field(1.0, gt=0, description="multiplies every speed, to fit a small model's scale")
+
+
+class ModelSection(Section):
+    kind: Literal["gpt"] = "gpt"
+    layers: int = Field(4, ge=1, le=1000)
+    d_model: int = Field(128, ge=1)
+    heads: int = Field(4, ge=1)
+    d_ff: int | None = Field(None, ge=1, description="default 4 × d_model")
+    sequence: int = Field(64, ge=2, description="tokens a sample")
+    vocabulary: int = Field(256, ge=256, description="256: bytes")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelSection:
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model {self.d_model} is not a multiple of heads {self.heads}")
+        return self
+
+
+class OptimizerSection(Section):
+    name: Literal["adamw"] = "adamw"
+    lr: float = Field(1e-3, gt=0)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
+    weight_decay: float = Field(0.1, ge=0)
+    eps: float = Field(1e-8, gt=0)
+
+
+class TrainingSection(BaseModel):
+    """The runner and its job. Keys beyond these are the runner's own options and are checked by the runner."""
+
+    model_config = ConfigDict(extra="allow", validate_default=True)
+
+    runner: str = "pipeline"
+    batch: int = Field(16, ge=1, description="global batch, in samples; constant under churn")
+    micro_batches: int = Field(4, ge=1)
+    steps: int = Field(20, ge=1)
+    seed: int | None = Field(None, ge=0, description="default: the experiment's seed")
+    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+
+    @model_validator(mode="after")
+    def _micro_batches_fit(self) -> TrainingSection:
+        if self.batch % self.micro_batches:
+            raise ValueError(f"batch {self.batch} is not a multiple of micro_batches {self.micro_batches}")
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The runner's own settings."""
+        return dict(self.model_extra or {})
+
+
+class NetworkSection(Section):
+    switch: Literal["bridge", "ovs"] = "bridge"
+    delay_backend: Literal["auto", "netem", "nfqueue"] = "auto"
+    congestion_control: str = Field("cubic", pattern=r"^[a-z0-9_]+$")
+
+
+class ProbesSection(Section):
+    """Measurement of every link before training starts; the verdict needs it."""
+
+    enabled: bool = True
+    seconds: PositiveDuration = Field(si(1.0), description="length of one rate measurement")
+
+
+class OutputsSection(Section):
+    report: bool = True
+    timeline: bool = True
+
+
+class Experiment(Section):
+    """An experiment file, as validated."""
+
+    name: Name
+    description: str = ""
+    seed: int = Field(0, ge=0)
+    engine: Literal["emulation"] = "emulation"
+    topology: TopologySection
+    links: LinksSection
+    availability: AvailabilitySection = Field(default_factory=AvailabilitySection)
+    devices: DevicesSection = Field(default_factory=DevicesSection)
+    model: ModelSection = Field(default_factory=ModelSection)
+    training: TrainingSection = Field(default_factory=TrainingSection)
+    network: NetworkSection = Field(default_factory=NetworkSection)
+    time_scale: float = Field(1.0, gt=0, description="trace seconds that pass in one emulated second")
+    tdf: float = Field(1.0, gt=0, le=1000, description="time dilation: real seconds an emulated second takes")
+    time_limit: PositiveDuration = Field(si(1800.0), description="emulated time after which the run is ended")
+    probes: ProbesSection = Field(default_factory=ProbesSection)
+    fidelity: dict[str, float] = Field(default_factory=dict, description="thresholds of the verdict to override")
+    outputs: OutputsSection = Field(default_factory=OutputsSection)
