@@ -20,11 +20,11 @@ def _quantity(kind: str, example: str, *, positive: bool) -> Any:
             raise ValueError(f"{value!r} is negative; expected a {kind} of 0 or more, such as '{example}'")
         return _SI(number)
 
-    bound = "above 0" if positive else "0 or more"
+    bound = "exclusiveMinimum" if positive else "minimum"
     return Annotated[
         float,
         BeforeValidator(check),
-        WithJsonSchema({"type": ["string", "number"], "description": f"a {kind}, {bound}", "examples": [example]}),
+        WithJsonSchema({"type": ["string", "number"], "x-quantity": kind, bound: 0, "examples": [example]}),
     ]
 
 

@@ -77,13 +77,13 @@ class LinksSection(Section):
     jitter: Duration | None = Field(None, description="mean difference of successive RTTs; overrides the trace's")
     loss: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None, description="round-trip packet loss, 0 to 1; overrides the trace's")
-    assign: Assign = "round-robin"
+    assign: Assign = Field("round-robin", description="which series of the file each home gets")
     mapping: dict[str, str] = Field(default_factory=dict, description="home: name in the trace, for by-name")
     start: Duration = Field(si(0.0), description="where in the trace the experiment starts")
     stagger: bool = Field(
         False, description="start homes that share one series at different places in it, by seed")
     end: Literal["loop", "hold", "stop"] = Field("loop", description="what happens after a trace's last sample")
-    interpolate: Literal["step", "linear"] = "step"
+    interpolate: Literal["step", "linear"] = Field("step", description="between samples: hold, or a straight line")
     resolution: PositiveDuration = Field(si(0.1), description="changes closer than this (real time) are merged")
     buffer: PositiveDuration = Field(si(0.1), description="bottleneck buffer, as time at the link's rate")
 
@@ -104,10 +104,11 @@ class AvailabilitySection(Section):
 
     trace: str | None = Field(None, description="an availability trace (device, start, end)")
     format: str | None = Field(None, description="force the trace's format instead of detecting it")
-    assign: Assign = "by-name"
+    assign: Assign = Field("by-name", description="which series each device gets; by-name: those not in the file "
+                           "are always available")
     mapping: dict[str, str] = Field(default_factory=dict, description="device: name in the trace, for by-name")
-    start: Duration = si(0.0)
-    end: Literal["loop", "hold", "stop"] = "hold"
+    start: Duration = Field(si(0.0), description="where in the trace the experiment starts")
+    end: Literal["loop", "hold", "stop"] = Field("hold", description="what happens after the trace's end")
     churn: Literal["kill", "suspend", "disconnect"] = Field(
         "kill", description="what leaving is: process dies with its memory, frozen, or only the link is down")
 
@@ -121,18 +122,19 @@ class DeviceDefinition(Section):
 class DevicesSection(Section):
     """Which computer is in which home."""
 
-    profiles: list[str] = Field(default_factory=lambda: ["laptop"], min_length=1)
-    assign: Literal["round-robin", "random"] = "round-robin"
+    profiles: list[str] = Field(default_factory=lambda: ["laptop"], min_length=1,
+                                description="of traces/devices/, or of `define`")
+    assign: Literal["round-robin", "random"] = Field("round-robin", description="which profile each home gets")
     mapping: dict[str, str] = Field(default_factory=dict, description="home: profile; the others by `assign`")
     define: dict[str, DeviceDefinition] = Field(default_factory=dict, description="profiles of your own")
     speed_factor: float = Field(1.0, gt=0, description="multiplies every speed, to fit a small model's scale")
 
 
 class ModelSection(Section):
-    kind: Literal["gpt"] = "gpt"
-    layers: int = Field(4, ge=1, le=1000)
-    d_model: int = Field(128, ge=1)
-    heads: int = Field(4, ge=1)
+    kind: Literal["gpt"] = Field("gpt", description="decoder-only transformer")
+    layers: int = Field(4, ge=1, le=1000, description="transformer blocks")
+    d_model: int = Field(128, ge=1, description="width")
+    heads: int = Field(4, ge=1, description="divides d_model")
     d_ff: int | None = Field(None, ge=1, description="default 4 × d_model")
     sequence: int = Field(64, ge=2, description="tokens a sample")
     vocabulary: int = Field(256, ge=256, description="256: bytes")
@@ -157,10 +159,10 @@ class TrainingSection(BaseModel):
 
     model_config = ConfigDict(extra="allow", validate_default=True)
 
-    runner: str = "pipeline"
+    runner: str = Field("pipeline", description="the training strategy, see docs/runners.md")
     batch: int = Field(16, ge=1, description="global batch, in samples; constant under churn")
-    micro_batches: int = Field(4, ge=1)
-    steps: int = Field(20, ge=1)
+    micro_batches: int = Field(4, ge=1, description="divides batch")
+    steps: int = Field(20, ge=1, description="optimizer steps")
     seed: int | None = Field(None, ge=0, description="default: the experiment's seed")
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
 
@@ -177,30 +179,31 @@ class TrainingSection(BaseModel):
 
 
 class NetworkSection(Section):
-    switch: Literal["bridge", "ovs"] = "bridge"
-    delay_backend: Literal["auto", "netem", "nfqueue"] = "auto"
-    congestion_control: str = Field("cubic", pattern=r"^[a-z0-9_]+$")
+    switch: Literal["bridge", "ovs"] = Field("bridge", description="Linux bridge, or Open vSwitch")
+    delay_backend: Literal["auto", "netem", "nfqueue"] = Field(
+        "auto", description="what delays packets; auto: netem where the kernel has it")
+    congestion_control: str = Field("cubic", pattern=r"^[a-z0-9_]+$", description="TCP's, in every host")
 
 
 class ProbesSection(Section):
     """Measurement of every link before training starts; the verdict needs it."""
 
-    enabled: bool = True
+    enabled: bool = Field(True, description="without probes no run is called VALID")
     seconds: PositiveDuration = Field(si(1.0), description="length of one rate measurement")
 
 
 class OutputsSection(Section):
-    report: bool = True
-    timeline: bool = True
+    report: bool = Field(True, description="report.html and figures at the end of a run")
+    timeline: bool = Field(True, description="timeline.json for Perfetto")
 
 
 class Experiment(Section):
     """An experiment file, as validated."""
 
-    name: Name
-    description: str = ""
-    seed: int = Field(0, ge=0)
-    engine: Literal["emulation"] = "emulation"
+    name: Name = Field(description="names the run folder")
+    description: str = Field("", description="for the reader")
+    seed: int = Field(0, ge=0, description="of weights, batches, random loss and random assignment")
+    engine: Literal["emulation"] = Field("emulation", description="real processes on an emulated network")
     topology: TopologySection
     links: LinksSection
     availability: AvailabilitySection = Field(default_factory=AvailabilitySection)

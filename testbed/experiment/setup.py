@@ -1,0 +1,305 @@
+"""From a validated experiment to everything that a run needs: topology, cluster, traces in time, plan.
+
+All input is read and checked here, before anything starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from testbed.cluster import (
+    Cluster,
+    Device,
+    Link,
+    LinkState,
+    ModelSpec,
+    OptimizerSpec,
+    SharedLink,
+    Topology,
+    TrainingSpec,
+)
+from testbed.cluster.devices import DeviceProfile, load_profiles
+from testbed.cluster.model import SERVER
+from testbed.cluster.topology_file import load_topology
+from testbed.emulation.link_model import access_link
+from testbed.errors import InputError, unknown
+from testbed.experiment.loading import LoadedExperiment
+from testbed.experiment.schema import NeighbourhoodSection, TopologySection
+from testbed.runtime import Plan, Runner
+from testbed.runtime.registry import load_runner
+from testbed.traces.assign import assign
+from testbed.traces.availability import read_availability
+from testbed.traces.links import read_links
+from testbed.traces.report import Report
+
+
+@dataclass(frozen=True)
+class NetworkSetup:
+    """What the emulated network needs; times are emulated seconds, nothing is dilated yet."""
+
+    topology: Topology
+    link_changes: dict[str, list[tuple[float, LinkState]]]  # a home's settings, the first at 0
+    server_state: LinkState
+    link_source: dict[str, str]  # home -> which series of which file
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """What a training run needs."""
+
+    loaded: LoadedExperiment
+    network: NetworkSetup
+    cluster: Cluster
+    runner: Runner
+    plan: Plan
+    churn: list[tuple[float, str, str]]  # (time, device, 'leave' | 'return'), in order
+    absent_at_start: frozenset[str]
+    warnings: list[str] = field(default_factory=list)
+
+
+def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup:
+    """Topology and link settings over time. Raises InputError."""
+    topology = _topology(loaded)
+    changes, sources = _link_changes(loaded, topology, warnings)
+    server = topology.server_link
+    state = LinkState(server.downlink_bps, server.uplink_bps, server.uplink_delay_s + server.downlink_delay_s)
+    return NetworkSetup(topology, changes, state, sources)
+
+
+def run_setup(loaded: LoadedExperiment) -> RunSetup:
+    """Read, check and plan everything. Raises InputError for whatever can't work."""
+    warnings: list[str] = []
+    experiment = loaded.experiment
+    training = experiment.training
+    runner = load_runner(training.runner, where=loaded.where("training", "runner"))
+    check_options = getattr(runner, "check_options", None)
+    if check_options is not None:
+        try:
+            check_options(training.options)
+        except InputError as error:
+            key = error.where.removeprefix("training.")
+            raise InputError(loaded.where("training", key), str(error.message).removeprefix(f"{error.where}: "),
+                             hint=error.hint) from None
+    network = network_setup(loaded, warnings)
+    churn, absent, fractions = _churn(loaded, network.topology.homes, warnings)
+    cluster = _cluster(loaded, network, fractions)
+    model = ModelSpec(
+        experiment.model.kind, experiment.model.layers, experiment.model.d_model, experiment.model.heads,
+        experiment.model.d_ff or 4 * experiment.model.d_model, experiment.model.sequence,
+        experiment.model.vocabulary,
+    )
+    o = training.optimizer
+    spec = TrainingSpec(
+        training.runner, training.batch, training.micro_batches, training.steps,
+        experiment.seed if training.seed is None else training.seed,
+        OptimizerSpec(o.name, o.lr, tuple(o.betas), o.weight_decay, o.eps), training.options,
+    )
+    present = cluster.only(d.name for d in cluster.devices if d.name not in absent)
+    if not present.devices:
+        raise InputError(loaded.where("availability"), "no device is available at the start; expected at least one",
+                         hint="choose another availability.start or trace")
+    plan = runner.plan(present, model, spec)
+    return RunSetup(loaded, network, cluster, runner, plan, churn, frozenset(absent), warnings)
+
+
+def _topology(loaded: LoadedExperiment) -> Topology:
+    section = loaded.experiment.topology
+    if section.file is not None:
+        topology = load_topology(loaded.file(section.file, "topology", "file"))
+        return _resized(topology, section, loaded)
+    homes = _home_names(section.homes)
+    half = section.server.rtt / 2
+    server = Link(section.server.uplink, section.server.downlink, half, half)
+    shared, taken = [], {}
+    free = list(homes)
+    for i, n in enumerate(section.neighbourhoods):
+        members = _members(n, homes, free, loaded.where("topology", "neighbourhoods", i, "homes"), taken)
+        shared.append(SharedLink(n.name, members, n.uplink, n.downlink, n.delay))
+    return Topology(homes, server, tuple(shared), name="two-level" if shared else "star")
+
+
+def _resized(topology: Topology, section: TopologySection, loaded: LoadedExperiment) -> Topology:
+    """A topology file with `homes` beside it keeps the file's first homes."""
+    if section.homes is None:
+        return topology
+    if not isinstance(section.homes, int) or section.homes > len(topology.homes):
+        raise InputError(loaded.where("topology", "homes"),
+                         f"found {section.homes}; with file, expected a number up to the file's {len(topology.homes)}")
+    homes = topology.homes[: section.homes]
+    shared = tuple(
+        SharedLink(s.name, tuple(m for m in s.members if m in homes), s.uplink_bps, s.downlink_bps, s.delay_s)
+        for s in topology.shared_links
+    )
+    return Topology(homes, topology.server_link, tuple(s for s in shared if s.members), topology.name)
+
+
+def _home_names(homes: int | list[str] | None) -> tuple[str, ...]:
+    return tuple(f"h{i + 1}" for i in range(homes)) if isinstance(homes, int) else tuple(homes or ())
+
+
+def _members(n: NeighbourhoodSection, homes: tuple[str, ...], free: list[str], where: str,
+             taken: dict[str, str]) -> tuple[str, ...]:
+    if isinstance(n.homes, int):
+        if n.homes < 1 or n.homes > len(free):
+            raise InputError(where, f"{n.name} wants {n.homes} homes; {len(free)} are left of {len(homes)}")
+        members = tuple(free[: n.homes])
+    else:
+        members = tuple(n.homes)
+        for m in members:
+            if m not in homes:
+                raise unknown(where, "home", m, homes)
+            if m in taken:
+                raise InputError(where, f"home {m!r} is in {taken[m]!r} already; a home has one neighbourhood")
+    for m in members:
+        taken[m] = n.name
+        free.remove(m)
+    return members
+
+
+def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[str]):
+    e, section = loaded.experiment, loaded.experiment.links
+    homes = topology.homes
+    if section.trace is None:
+        state = LinkState(section.download, section.upload, section.rtt, section.jitter or 0.0, section.loss or 0.0)
+        return {h: [(0.0, state)] for h in homes}, {h: "constant" for h in homes}
+    path = loaded.file(section.trace, "links", "trace")
+    report = Report()
+    population = read_links(path, format=section.format, report=report)
+    where = loaded.where("links", "assign")
+    named = assign(homes, list(population), section.assign, seed=e.seed, mapping=section.mapping, where=where)
+    repaired = sum(r.count for r in report.repairs.values())
+    if repaired:
+        warnings.append(f"{path.name}: {repaired} repairs when reading ({', '.join(report.repairs)}); "
+                        f"testbed traces inspect {section.trace} lists them")
+    changes, sources = {}, {}
+    offsets = _offsets(loaded, named, population)
+    for home in homes:
+        trace = population[named[home]]
+        if section.end == "stop":
+            _check_long_enough(loaded, "links", trace.span_s, offsets[home], named[home])
+        series = trace.changes(
+            e.time_limit, offset_s=offsets[home], time_scale=e.time_scale, end=section.end,
+            interpolate=section.interpolate, resolution_s=max(section.resolution / e.tdf, 1e-3),
+        )
+        series = _thinned(series, section.resolution / e.tdf)
+        if section.jitter is not None or section.loss is not None:
+            series = [(t, LinkState(s.down_bps, s.up_bps, s.rtt_s,
+                                    s.jitter_s if section.jitter is None else section.jitter,
+                                    s.loss if section.loss is None else section.loss)) for t, s in series]
+        changes[home] = series
+        sources[home] = f"{path.name}: {named[home]}" + (f" from {offsets[home]:.0f} s" if offsets[home] else "")
+    _warn_short_rtt(changes, topology, warnings)
+    return changes, sources
+
+
+def _offsets(loaded: LoadedExperiment, named: dict[str, str], population) -> dict[str, float]:
+    """Where in its series each home starts; with `stagger`, homes of one series are spread evenly over it."""
+    section = loaded.experiment.links
+    start = {home: section.start for home in named}
+    if not section.stagger:
+        return start
+    for series in set(named.values()):
+        sharing = [h for h in named if named[h] == series]
+        for k, home in enumerate(sharing):
+            start[home] += k * population[series].span_s / len(sharing)
+    return start
+
+
+def _check_long_enough(loaded: LoadedExperiment, section: str, span_s: float, start_s: float, name: str) -> None:
+    if start_s >= span_s:
+        raise InputError(loaded.where(section, "start"),
+                         f"{start_s:g} s lies beyond the end of {name!r} ({span_s:g} s), and end is 'stop'")
+
+
+def _thinned(series: list[tuple[float, LinkState]], resolution_s: float) -> list[tuple[float, LinkState]]:
+    """At most one change in each `resolution_s`: the last one of it."""
+    out: list[tuple[float, LinkState]] = []
+    for t, state in series:
+        if len(out) > 1 and t - out[-1][0] < resolution_s:
+            out[-1] = (out[-1][0], state)
+        else:
+            out.append((t, state))
+    return out
+
+
+def _warn_short_rtt(changes, topology: Topology, warnings: list[str]) -> None:
+    server_rtt = topology.server_link.uplink_delay_s + topology.server_link.downlink_delay_s
+    behind = {m: 2 * s.delay_s for s in topology.shared_links for m in s.members}
+    for home, series in changes.items():
+        fixed = server_rtt + behind.get(home, 0.0)
+        short = [s.rtt_s for _, s in series if s.rtt_s < fixed]
+        if short:
+            warnings.append(f"{home}: {len(short)} of {len(series)} trace RTTs are below the {fixed * 1e3:.1f} ms of "
+                            "the server's and shared links; the emulated RTT is that much longer there")
+
+
+def _churn(loaded: LoadedExperiment, homes: tuple[str, ...], warnings: list[str]):
+    e, section = loaded.experiment, loaded.experiment.availability
+    events: list[tuple[float, str, str]] = []
+    absent: set[str] = set()
+    fractions = dict.fromkeys(homes, 1.0)
+    if section.trace is None:
+        return events, absent, fractions
+    path = loaded.file(section.trace, "availability", "trace")
+    population = read_availability(path, format=section.format)
+    where = loaded.where("availability", "assign")
+    names = homes
+    if section.assign == "by-name":
+        for name in section.mapping:
+            if name not in homes:
+                raise unknown(loaded.where("availability", "mapping"), "device", name, homes)
+        names = tuple(h for h in homes if h in section.mapping or h in population)
+        if not names:
+            raise InputError(where, f"none of the devices {', '.join(homes[:8])} is in {path.name} "
+                                    f"(it has {', '.join(list(population)[:8])})",
+                             hint="use assign: round-robin, or mapping")
+        always = [h for h in homes if h not in names]
+        if always:
+            warnings.append(f"always available, not being in {path.name}: {', '.join(always)}")
+    named = assign(names, list(population), section.assign, seed=e.seed, mapping=section.mapping, where=where)
+    for device in names:
+        trace = population[named[device]]
+        if section.end == "stop":
+            _check_long_enough(loaded, "availability", trace.span_s, section.start, named[device])
+        changes = trace.changes(e.time_limit, offset_s=section.start, time_scale=e.time_scale, end=section.end)
+        if not changes[0][1]:
+            absent.add(device)
+        events += [(t, device, "return" if on else "leave") for t, on in changes[1:]]
+        on_s, state, last = 0.0, changes[0][1], 0.0
+        for t, on in [*changes[1:], (e.time_limit, False)]:
+            on_s += (t - last) if state else 0.0
+            state, last = on, t
+        fractions[device] = on_s / e.time_limit
+    return sorted(events), absent, fractions
+
+
+def _cluster(loaded: LoadedExperiment, network: NetworkSetup, fractions: dict[str, float]) -> Cluster:
+    section = loaded.experiment.devices
+    shipped = load_profiles()
+    own = {n: DeviceProfile(n, d.speed, int(d.memory), d.power, "this experiment") for n, d in section.define.items()}
+    profiles = {**shipped, **own}
+    for i, name in enumerate(section.profiles):
+        if name not in profiles:
+            raise unknown(loaded.where("devices", "profiles", i), "device profile", name, profiles)
+    homes = network.topology.homes
+    for home, name in section.mapping.items():
+        where = loaded.where("devices", "mapping", home)
+        if home not in homes:
+            raise unknown(where, "home", home, homes)
+        if name not in profiles:
+            raise unknown(where, "device profile", name, profiles)
+    chosen = assign(homes, section.profiles, section.assign, seed=loaded.experiment.seed)
+    chosen.update(section.mapping)
+    topology = network.topology
+    behind = {m: s.delay_s for s in topology.shared_links for m in s.members}
+
+    def device(home: str) -> Device:
+        p = profiles[chosen[home]]
+        link = access_link(network.link_changes[home][0][1], topology.server_link, behind.get(home, 0.0)).link
+        return Device(home, p.flops * section.speed_factor, p.memory_bytes, link, p.name, fractions[home], p.power_w)
+
+    server = loaded.experiment.topology.server
+    return Cluster(
+        Device(SERVER, server.speed, int(server.memory), topology.server_link, "server"),
+        tuple(device(h) for h in homes), topology.shared_links,
+    )

@@ -1,0 +1,120 @@
+"""Every class of bad input in an experiment file ends before anything starts: where, value, expectation."""
+
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import InputError
+from testbed.experiment.loading import load_experiment
+from testbed.experiment.reference import markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+
+GOOD = """\
+name: small
+topology:
+  homes: 3
+links: {download: 20 Mbit/s, upload: 5 Mbit/s, rtt: 20 ms}
+"""
+
+
+def write(tmp_path, text, name="e.yaml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def failure(path, *sets) -> str:
+    with pytest.raises(InputError) as caught:
+        load_experiment(path, sets)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_good_file_is_in_si_units(tmp_path):
+    e = load_experiment(write(tmp_path, GOOD)).experiment
+    assert (e.links.download, e.links.upload, e.links.rtt) == (20e6, 5e6, 0.020)
+    assert e.links.buffer == 0.1
+    assert e.topology.server.uplink == 1e9
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), [
+    ("homes: 3", "homes: 0", ["line 3, topology.homes", "0 homes", "1 to 4000"]),
+    ("homes: 3", "homes: [a, a]", ["topology.homes", "twice"]),
+    ("homes: 3", "homes: [server, b]", ["'server' is the server's name"]),
+    ("homes: 3", "homse: 3", ["line 3, topology.homse", "unknown key 'homse'", "did you mean 'homes'?"]),
+    ("20 Mbit/s", "0 Mbit/s", ["line 4, links.download", "not positive", "above 0"]),
+    ("20 Mbit/s", "-3 Mbit/s", ["links.download", "'-3 Mbit/s' is not positive"]),
+    ("20 Mbit/s", "20 ms", ["links.download", "unknown unit 'ms' for a rate"]),
+    ("20 Mbit/s", "20", ["links.download", "has no unit", "'20 Mbit/s'"]),
+    ("20 Mbit/s", "fast", ["links.download", "'fast' is not a rate"]),
+    ("rtt: 20 ms", "rtt: -1 ms", ["links.rtt", "negative", "0 or more"]),
+    ("rtt: 20 ms", "rtt: 20 Mbit/s", ["links.rtt", "unknown unit 'Mbit/s' for a duration"]),
+    ("rtt: 20 ms", "rtt: .nan s", ["links.rtt"]),
+    (", rtt: 20 ms", "", ["line 4, links", "all of download, upload and rtt"]),
+    ("rtt: 20 ms", "rtt: 20 ms, loss: 1.5", ["links.loss", "1.5", "less than 1"]),
+    ("name: small", "name: a b", ["line 1, name", "'a b'"]),
+    ("name: small", "seed: 1", ["name", "is missing"]),
+    ("name: small", "name: small\nname: again", ["line 2", "stands twice"]),
+    ("name: small", "name: small\ntraining: {batch: 7, micro_batches: 2}", ["batch 7 is not a multiple"]),
+    ("name: small", "name: small\ntraining: {steps: many}", ["training.steps", "'many'"]),
+    ("name: small", "name: small\nmodel: {d_model: 30, heads: 4}", ["line 2, model", "30 is not a multiple of heads 4"]),
+    ("name: small", "name: small\ntdf: 0", ["tdf", "greater than 0"]),
+    ("name: small", "name: small\nnetwork: {switch: brige}", ["network.switch", "did you mean 'bridge'?"]),
+    ("name: small", "name: [unclosed", ["not valid YAML", "line"]),
+])
+def test_bad_value(tmp_path, old, new, expected):
+    message = failure(write(tmp_path, GOOD.replace(old, new)))
+    for part in expected:
+        assert part in message, message
+
+
+def test_all_problems_are_reported_at_once(tmp_path):
+    message = failure(write(tmp_path, GOOD.replace("homes: 3", "homes: 0").replace("20 ms", "20")))
+    assert "topology.homes" in message
+    assert "links.rtt" in message
+
+
+@pytest.mark.parametrize(("item", "expected"), [
+    ("training.steps=x", ["--set training.steps", "'x'"]),
+    ("training.steps", ["--set training.steps", "expected key=value"]),
+    ("name.x=1", ["--set name.x=1", "name is a value, not a section"]),
+    ("topologie.homes=2", ["topologie", "did you mean 'topology'?"]),
+])
+def test_bad_override(tmp_path, item, expected):
+    message = failure(write(tmp_path, GOOD), item)
+    for part in expected:
+        assert part in message, message
+
+
+def test_overrides_and_seed(tmp_path):
+    loaded = load_experiment(write(tmp_path, GOOD), ("training.steps=3", "topology.homes=[a, b]", "links.rtt=5 ms"), seed=9)
+    assert loaded.experiment.training.steps == 3
+    assert loaded.experiment.topology.homes == ["a", "b"]
+    assert loaded.experiment.links.rtt == 0.005
+    assert loaded.experiment.seed == 9
+    assert loaded.data["topology"] == {"homes": ["a", "b"]}
+
+
+def test_missing_file_names_the_nearest(tmp_path):
+    with pytest.raises(InputError, match=r"no such experiment file\n  did you mean experiments/quickstart.yaml"):
+        load_experiment("quickstrt")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"", b"- 1\n- 2\n", b"a: &x [*x]", b"\x00\x01"])
+def test_unusable_files(tmp_path, content):
+    path = tmp_path / "e.yaml"
+    path.write_bytes(content)
+    assert str(path) in failure(path)
+
+
+def test_missing_trace_names_the_nearest(tmp_path):
+    (tmp_path / "evening.csv").write_text("x")
+    loaded = load_experiment(write(tmp_path, "name: a\ntopology: {homes: 2}\nlinks: {trace: evning.csv}\n"))
+    with pytest.raises(InputError, match=r"line 3, links.trace: no such file: evning.csv\n  did you mean evening.csv"):
+        loaded.file("evning.csv", "links", "trace")
+
+
+def test_reference_in_the_docs_is_the_schema():
+    text = (ROOT / "docs" / "experiment.md").read_text()
+    assert markdown() in text, "docs/experiment.md: replace the tables by the output of `testbed schema --markdown`"
