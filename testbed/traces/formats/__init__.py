@@ -1,0 +1,55 @@
+"""The formats that are read, one module each; found by `all_formats`, recognised by `Format.detect`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from testbed.traces.assemble import Defaults
+from testbed.traces.source import Sample, Source
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller may say about a file.
+
+    home: name for the only home of a file that names none (default: the file's name).
+    zone: IANA time zone of times without one (default UTC). align: see `assemble`.
+    floor_bps: the rate that stands for 'no throughput'. progress: (bytes read, bytes in all).
+    """
+
+    home: str | None = None
+    zone: str | None = None
+    align: str = "clock"
+    floor_bps: float = 8000.0
+    defaults: Defaults = field(default_factory=Defaults)
+    progress: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format.
+
+    kind: 'links' or 'availability'. detect: confidence of 0 to 1 that a sample is of this format.
+    read: (source, options) -> LinkRecords for links, {device: Availability} for availability.
+    """
+
+    name: str
+    kind: str
+    title: str
+    detect: Callable[[Sample], float]
+    read: Callable[[Source, Options], Any]
+
+
+@functools.cache
+def all_formats() -> tuple[Format, ...]:
+    """Every FORMAT (or each of FORMATS) in the modules of this package."""
+    found: list[Format] = []
+    for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        found += getattr(module, "FORMATS", ())
+    return tuple(found)
