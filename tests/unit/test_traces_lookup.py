@@ -52,7 +52,8 @@ def test_changes_agree_with_at_everywhere():
     generator = random.Random(7)
     for _ in range(50):
         times = sorted({0.0, *(round(generator.uniform(0, 50), 2) for _ in range(6))})
-        trace = link(times, [1e6 * generator.randint(1, 3) for _ in times], span=times[-1] + generator.uniform(1, 9))
+        rates = [1e6 * generator.randint(1, 3) for _ in times]
+        trace = link(times, rates, span=times[-1] + generator.uniform(1, 9))
         offset, scale = generator.uniform(0, 200), generator.uniform(0.5, 5)
         changes = trace.changes(100, offset_s=offset, time_scale=scale)
         assert all(a[1] != b[1] for a, b in itertools.pairwise(changes))
@@ -120,7 +121,8 @@ def test_availability_changes_agree_with_available():
             assert all(a[1] != b[1] for a, b in itertools.pairwise(changes))
             for r in [generator.uniform(0, 100) for _ in range(30)]:
                 if not any(abs(r - c) < 1e-6 for c, _ in changes):
-                    assert [s for c, s in changes if c <= r][-1] == trace.available(offset + r * scale, end=end)
+                    current = [s for c, s in changes if c <= r][-1]
+                    assert current == trace.available(offset + r * scale, end=end)
 
 
 def test_fraction():
