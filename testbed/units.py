@@ -67,11 +67,9 @@ def parse(kind: str, text: object) -> float:
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
-    for factor, unit in steps:
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {unit}"
-    factor, unit = steps[-1]
-    return f"{value / factor:.3g} {unit}"
+    factor, unit = next((step for step in steps if abs(value) >= step[0]), steps[-1])
+    number = f"{value / factor:.3g}"
+    return f"{value / factor:.0f} {unit}" if "e+" in number else f"{number} {unit}"
 
 
 def rate(bps: float) -> str:
@@ -81,7 +79,9 @@ def rate(bps: float) -> str:
 
 def duration(seconds: float) -> str:
     """'15 ms' from 0.015; hours and days as such."""
-    return _scaled(seconds, [(86400, "d"), (3600, "h"), (120, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs")])
+    if abs(seconds) >= 120:
+        return _scaled(seconds, [(86400, "d"), (3600, "h"), (60, "min")])
+    return _scaled(seconds, [(1, "s"), (1e-3, "ms"), (1e-6, "µs")])
 
 
 def size(n: float) -> str:

@@ -1,0 +1,145 @@
+"""The verdict on a run: VALID when the emulation did what was set, INVALID with measured reasons when it did not.
+
+docs/fidelity.md says what each check means and why its threshold is where it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from testbed.measurement.checks import CHECKS, Check, Context, shown
+from testbed.measurement.thresholds import Thresholds
+
+__all__ = ["Check", "Reason", "Thresholds", "Verdict", "judge"]
+PROBE_CHECKS = frozenset({"probes", "rate_error_mean", "rate_error_worst", "rtt_error"})
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a run is INVALID: a check that failed. at_s: emulated time of its first violation, None if unknown."""
+
+    name: str
+    measured: float | None
+    threshold: float | None
+    where: str
+    text: str
+    at_s: float | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """valid: every check that could be made passed, and those that must be made were.
+
+    label: 'VALID'; 'INVALID' or 'INVALID: not measured', with reasons; or 'UNVERIFIED' when nothing failed but the
+    experiment switched its probes off (valid is False, there are no reasons). notes: what a reader should know about a verdict that is
+    based on less than usual. invalid_since_s: emulated time of the first violation, None when valid or unknown.
+    """
+
+    valid: bool
+    reasons: list[Reason]
+    checks: list[Check]
+    notes: list[str]
+
+    @property
+    def label(self) -> str:
+        if self.valid:
+            return "VALID"
+        if not self.reasons:
+            return "UNVERIFIED"
+        return "INVALID: not measured" if any(r.measured is None for r in self.reasons) else "INVALID"
+
+    @property
+    def invalid_since_s(self) -> float | None:
+        return min((r.at_s for r in self.reasons if r.at_s is not None), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: fidelity.json."""
+        return {
+            "verdict": self.label,
+            "valid": self.valid,
+            "invalid_since_s": self.invalid_since_s,
+            "reasons": [dataclasses.asdict(r) for r in self.reasons],
+            "notes": list(self.notes),
+            "checks": [dataclasses.asdict(c) for c in self.checks],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Verdict:
+        return cls(
+            valid=bool(data["valid"]),
+            reasons=[Reason(**r) for r in data["reasons"]],
+            checks=[Check(**c) for c in data["checks"]],
+            notes=list(data.get("notes", [])),
+        )
+
+
+def setting(manifest: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """A setting of the run: from the manifest's top level, else from its resolved experiment."""
+    if manifest.get(name) is not None:
+        return manifest[name]
+    value = (manifest.get("experiment") or {}).get(name)
+    return default if value is None else value
+
+
+def time_dilation(manifest: Mapping[str, Any]) -> float:
+    """The run's time dilation factor; 1 where the manifest names none."""
+    tdf = setting(manifest, "tdf", 1.0)
+    return float(tdf) if isinstance(tdf, (int, float)) and math.isfinite(tdf) and tdf > 0 else 1.0
+
+
+def probes_wanted(manifest: Mapping[str, Any]) -> bool:
+    """False when the experiment switched its probes off: `probes: false` or `probes: {enabled: false}`."""
+    probes = setting(manifest, "probes", True)
+    if isinstance(probes, Mapping):
+        probes = probes.get("enabled", True)
+    return bool(probes)
+
+
+def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresholds | None = None) -> Verdict:
+    """Judge a run, or what there is of it.
+
+    Args:
+        events: as from read_events().
+        manifest: read for engine, tdf, probes and the experiment's `fidelity` thresholds; may be empty.
+        thresholds: instead of the defaults and the experiment's.
+
+    Raises:
+        InputError: the experiment's `fidelity` block names an unknown threshold or a bad value.
+    """
+    if setting(manifest, "engine") == "simulation":
+        note = "simulated in virtual time: there is no network and no machine to measure"
+        return Verdict(True, [], [], [note])
+    limits = thresholds or Thresholds.from_mapping((manifest.get("experiment") or {}).get("fidelity"))
+    context = Context(events, limits, time_dilation(manifest))
+    checks: list[Check] = []
+    for make in CHECKS:
+        made = make(context)
+        checks += made if isinstance(made, list) else [made]
+    notes = []
+    probed = probes_wanted(manifest)
+    if not probed:
+        notes.append("probes were switched off: the links' rates and RTTs were not measured before training")
+        off = "switched off by the experiment"
+        checks = [
+            dataclasses.replace(c, ok=None, text=off)
+            if c.name == "probes" or (c.name in PROBE_CHECKS and c.measured is None)
+            else c
+            for c in checks
+        ]
+    reasons = [
+        Reason(c.name, c.measured, c.threshold, c.where, _sentence(c), c.at_s) for c in checks if c.ok is False
+    ]
+    return Verdict(probed and not reasons, reasons, checks, notes)
+
+
+def _sentence(check: Check) -> str:
+    if check.measured is None:
+        return f"{check.title}: not measured ({check.text})"
+    numbers = f"{shown(check.measured, check.unit)} (threshold {shown(check.threshold, check.unit)})"
+    return f"{check.title}: {numbers}. {check.text}"

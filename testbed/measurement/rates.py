@@ -1,0 +1,127 @@
+"""Links over time: the rates that were set, the rates that the bottleneck queues let through, and the probes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from testbed.measurement.events import select
+
+# Set rates are TCP goodput, as speed tests report them; the queues count Ethernet frames. For a full-size packet:
+# 1500 bytes of IP + 14 of Ethernet against 1500 - 20 (IPv4) - 20 (TCP) - 12 (timestamps option) of payload.
+WIRE_PER_GOODPUT = 1514 / 1448
+
+SETTINGS = {"down_bps": "rate_down", "up_bps": "rate_up", "rtt_s": "rtt", "jitter_s": "jitter", "loss": "loss"}
+WINDOW_COLUMNS = ("node", "direction", "start_s", "end_s", "bytes", "rate_bps", "drops", "backlog")
+
+
+def rate_windows(events: pd.DataFrame, least_s: float = 0.0) -> pd.DataFrame:
+    """What each bottleneck queue let through, a row a window, from `throughput` events.
+
+    Args:
+        least_s: neighbouring windows are joined until they are at least this long [emulated s].
+
+    Returns:
+        Columns node, direction ('up' or 'down'), start_s, end_s, bytes, rate_bps (on the wire: frames with headers),
+        drops, backlog (largest, bytes).
+    """
+    rows = select(events, "throughput")
+    rows = rows[rows["seconds"] > 0]
+    parts = []
+    for (node, direction), group in rows.groupby(["node", "direction"], sort=True):
+        window = _join(group["seconds"], least_s)
+        joined = pd.DataFrame(
+            {
+                "start_s": (group["t"] - group["seconds"]).groupby(window).min(),
+                "end_s": group["t"].groupby(window).max(),
+                "bytes": group["bytes"].fillna(0).groupby(window).sum(),
+                "seconds": group["seconds"].groupby(window).sum(),
+                "drops": group["drops"].fillna(0).groupby(window).sum(),
+                "backlog": group["backlog"].fillna(0).groupby(window).max(),
+            }
+        )
+        joined["rate_bps"] = joined["bytes"] * 8 / joined["seconds"]
+        joined["node"], joined["direction"] = node, direction
+        parts.append(joined[list(WINDOW_COLUMNS)])
+    if not parts:
+        return pd.DataFrame({c: pd.Series(dtype=float) for c in WINDOW_COLUMNS})
+    return pd.concat(parts, ignore_index=True)
+
+
+def _join(lengths_s: pd.Series, least_s: float) -> np.ndarray:
+    """The number of the joined window that each window goes to; a short rest at the end joins the one before it."""
+    numbers, number, total_s = [], 0, 0.0
+    for length_s in lengths_s:
+        numbers.append(number)
+        total_s += length_s
+        if total_s >= least_s:
+            number, total_s = number + 1, 0.0
+    return np.minimum(numbers, max(number - 1, 0))
+
+
+def highest_setting(events: pd.DataFrame, windows: pd.DataFrame, slack_s: float = 0.0) -> pd.Series:
+    """The highest rate [bit/s, as set] that held at any moment of each window, widened by slack_s on both sides.
+
+    NaN where the link had no setting.
+    """
+    links = select(events, "link")
+    highest = pd.Series(np.nan, index=windows.index)
+    for (node, direction), group in windows.groupby(["node", "direction"]):
+        own = links[links["node"] == node]
+        rates, times = own[f"{direction}_bps"].to_numpy(), own["t"].to_numpy()
+        if len(times) == 0:
+            continue
+        first = np.maximum(np.searchsorted(times, group["start_s"] - slack_s, side="right") - 1, 0)
+        last = np.maximum(np.searchsorted(times, group["end_s"] + slack_s, side="right") - 1, 0)
+        highest[group.index] = [np.nanmax(rates[a : b + 1]) for a, b in zip(first, last)]
+    return highest
+
+
+def links_table(events: pd.DataFrame, end_s: float | None = None) -> pd.DataFrame:
+    """The content of links.parquet: a row for each setting, measured window and probe of each link.
+
+    Columns: node; source ('set', 'measured', 'probe'); quantity ('rate_down', 'rate_up', 'rtt', 'jitter', 'loss');
+    start_s, end_s (a setting holds until the next one); value [bit/s, s or probability]; set (a probe's set value).
+    Set and probed rates are TCP goodput; measured ones count Ethernet frames with their headers.
+    """
+    if end_s is None:
+        end_s = float(events["t"].max()) if len(events) else 0.0
+    parts = []
+    links = select(events, "link")
+    for node, own in links.groupby("node", sort=True):
+        until = np.append(own["t"].to_numpy()[1:], end_s)
+        for field, quantity in SETTINGS.items():
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "node": node,
+                        "source": "set",
+                        "quantity": quantity,
+                        "start_s": own["t"].to_numpy(),
+                        "end_s": until,
+                        "value": own[field].to_numpy(),
+                    }
+                )
+            )
+    windows = rate_windows(events)
+    if len(windows):
+        parts.append(
+            windows.assign(
+                source="measured", quantity="rate_" + windows["direction"], value=windows["rate_bps"]
+            )
+        )
+    probes = select(events, "probe")
+    if len(probes):
+        parts.append(
+            probes.assign(
+                source="probe",
+                start_s=probes["t"] - probes["seconds"].fillna(0),
+                end_s=probes["t"],
+                value=probes["measured"],
+            )
+        )
+    columns = ["node", "source", "quantity", "start_s", "end_s", "value", "set"]
+    if not parts:
+        return pd.DataFrame({c: pd.Series(dtype=object if c in columns[:3] else float) for c in columns})
+    table = pd.concat([p.reindex(columns=columns) for p in parts], ignore_index=True)
+    return table.sort_values(["node", "quantity", "source", "start_s"], kind="stable").reset_index(drop=True)

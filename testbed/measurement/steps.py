@@ -1,0 +1,110 @@
+"""Training steps from events: which attempt counts, how long steps took, what was done in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from testbed.measurement.events import select
+
+COLUMNS = ("step", "loss", "start_s", "end_s", "step_time_s", "samples", "attempt", "devices")
+
+
+def attempts(events: pd.DataFrame) -> pd.DataFrame:
+    """Every report of a step, in time order, with the columns of steps.csv and `counts` (bool).
+
+    A step that was redone after a rollback counts once: its last attempt. Steps that a rollback threw away and that
+    were not reached again before the run ended do not count at all.
+    """
+    rows = select(events, "step")
+    table = pd.DataFrame(
+        {
+            "step": rows["step"],
+            "loss": rows["loss"],
+            "start_s": rows["start"],
+            "end_s": rows["end"],
+            "step_time_s": rows["end"] - rows["start"],
+            "samples": rows["samples"].fillna(0.0),
+            "attempt": rows["attempt"].fillna(1.0),
+            "devices": rows["devices"].map(_count).astype(float),
+        }
+    )
+    table = table[table["step"].notna()].reset_index(drop=True)
+    order = table.sort_values(["step", "attempt", "end_s"], kind="stable")
+    table["counts"] = False
+    table.loc[order.groupby("step").tail(1).index, "counts"] = True
+    for _, rollback in select(events, "recovery").iterrows():
+        if rollback["lost_steps"] > 0 and np.isfinite(rollback["step"]):
+            lost = (table["step"] >= rollback["step"]) & (table["end_s"] <= rollback["start"])
+            table.loc[lost, "counts"] = False
+    return table.sort_values("end_s", kind="stable").reset_index(drop=True)
+
+
+def counted_steps(events: pd.DataFrame) -> pd.DataFrame:
+    """One row a step that counts, by step number; the columns of steps.csv (times in emulated seconds)."""
+    table = attempts(events)
+    table = table[table["counts"]].sort_values("step", kind="stable").reset_index(drop=True)
+    return table[list(COLUMNS)].astype({"step": int, "attempt": int})
+
+
+def _count(devices: Any) -> float:
+    if isinstance(devices, (list, tuple, dict)):
+        return float(len(devices))
+    return float(devices) if isinstance(devices, (int, float)) else np.nan
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """Interval of the median by order statistics (distribution-free, from the binomial), or None below 6 values.
+
+    With fewer than 6 values even (least, greatest) covers the median with less than 95 %.
+    """
+    ordered = np.sort(np.asarray([v for v in values if np.isfinite(v)], dtype=float))
+    n = len(ordered)
+    low = int(stats.binom.ppf((1 - confidence) / 2, n, 0.5)) if n else 0
+    # ppf gives the least k with P(X <= k) >= tail; the interval [x_(k), x_(n+1-k)] leaves out P(X < k) <= tail
+    if n == 0 or low < 1:
+        return None
+    return float(ordered[low - 1]), float(ordered[n - low])
+
+
+def recoveries(events: pd.DataFrame) -> pd.DataFrame:
+    """One row a recovery: kind, peer, step, lost_steps, detection_s, start_s, end_s, recovery_s, extra_s.
+
+    recovery_s = from detection to the moment at which training was back where it had been. extra_s = what the
+    interrupted step took, with all that had to be redone for it, beyond the median step without a failure;
+    recoveries within one step share one figure.
+    """
+    rows = select(events, "recovery")
+    table = pd.DataFrame(
+        {
+            "kind": rows["kind"],
+            "peer": rows["peer"],
+            "step": rows["step"],
+            "lost_steps": rows["lost_steps"].fillna(0.0),
+            "detection_s": rows["detected"],
+            "start_s": rows["start"],
+            "end_s": rows["end"],
+            "recovery_s": rows["end"] - rows["start"],
+        }
+    )
+    done = attempts(events)
+    disturbed = [((done["start_s"] < end) & (done["end_s"] > start)) for start, end in zip(rows["start"], rows["end"])]
+    calm = done[~np.logical_or.reduce(disturbed)] if disturbed else done
+    usual = calm["step_time_s"].median()
+    # when training first got past each step: rollbacks don't move this frontier back
+    frontier = done.groupby("step")["end_s"].min().cummax().to_numpy()
+    checkpoints = select(events, "checkpoint")
+    extra = []
+    for start in table["start_s"]:
+        i = int(np.searchsorted(frontier, start, side="right"))
+        if i >= len(frontier):
+            extra.append(np.nan)  # the run ended before training got past it
+            continue
+        began = frontier[i - 1] if i else 0.0
+        saved = checkpoints[(checkpoints["start"] >= began - 1e-6) & (checkpoints["end"] <= start)]["end"].max()
+        extra.append(frontier[i] - (max(began, saved) if np.isfinite(saved) else began) - usual)
+    return table.assign(extra_s=np.asarray(extra, dtype=float))

@@ -1,0 +1,83 @@
+"""How much the emulation may deviate before a run is INVALID: every limit in one place, each with its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from testbed import units
+from testbed.errors import InputError, unknown
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Limits of the fidelity verdict; docs/fidelity.md explains each. Seconds ending in _s are as said beside them.
+
+    An experiment overrides them by name in its `fidelity:` block.
+    """
+
+    # links, probed before training: emulated seconds, fractions of the set value
+    rate_error_mean: float = 0.02  # over all links and directions
+    rate_error_worst: float = 0.05  # any one link and direction
+    rtt_error_s: float = 0.001  # any one link: this much ...
+    rtt_error_fraction: float = 0.02  # ... and this fraction of the set RTT
+    # links, during training
+    rate_excess: float = 0.02  # more than the set rate through a bottleneck, in windows of leak_window_s: a leak
+    leak_window_s: float = 1.0
+    leak_allowance_bytes: float = 4 * 1514  # whole frames on a window's edges, and the shaper's least burst
+    overflow_drops: float = 0  # packets dropped because the emulation's own queues were full
+    # the engine's punctuality: real seconds
+    replay_late_s: float = 0.05  # worst change of a link setting
+    churn_late_s: float = 0.1  # worst leave or return: processes are stopped and started
+    delay_lag_p99_s: float = 0.005  # of the packets of a second; holds in 95 % of the seconds
+    delay_lag_max_s: float = 0.1  # any packet
+    delay_stuck_s: float = 2.0  # age of the delay line's own figures: older means that it hangs or died
+    sched_delay_s: float = 0.02  # worst wake-up in a second; holds in 95 % of the seconds
+    # compute pacing
+    overrun_time: float = 0.02  # time beyond flops / speed, as a fraction of all paced time
+    overrun_count: float = 0.05  # fraction of computations that overran by more than overrun_noticeable
+    overrun_noticeable: float = 0.1  # of the computation's own paced time
+    # the machine
+    cpu_busy: float = 0.95  # a second in which the machine was busier than this is saturated
+    cpu_saturated_time: float = 0.2  # fraction of saturated seconds
+    memory_available: float = 0.05  # least available memory, as a fraction of what there is
+    memory_stall: float = 0.1  # worst 10 s average of time in which every process waited for memory (PSI full)
+    host_coverage: float = 0.5  # fraction of the run's seconds in which the machine was watched
+
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, Any] | None, where: str = "fidelity") -> Thresholds:
+        """The defaults with some replaced. Seconds may be written with a unit ('50 ms'), fractions as '5 %'.
+
+        Raises:
+            InputError: an unknown name (the nearest is suggested) or a value that is no non-negative number.
+        """
+        names = [f.name for f in dataclasses.fields(cls)]
+        values = {}
+        if given is not None and not isinstance(given, Mapping):
+            raise InputError(where, f"{given!r}: expected names of thresholds with their values")
+        for name, value in (given or {}).items():
+            if name not in names:
+                raise unknown(where, "threshold", name, names)
+            values[name] = _value(f"{where}.{name}", name, value)
+        return cls(**values)
+
+
+def _value(where: str, name: str, value: Any) -> float:
+    expected = "a duration such as '50 ms'" if name.endswith("_s") else "a number, or a percentage such as '5 %'"
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        if isinstance(value, str) and name.endswith("_s"):
+            number = units.parse("duration", value)
+        elif isinstance(value, str) and value.strip().endswith("%"):
+            number = float(value.strip()[:-1]) / 100
+        else:
+            number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(where, f"{value!r}: expected {expected}") from None
+    if math.isnan(number) or number < 0:
+        raise InputError(where, f"{value!r}: expected {expected}, not negative")
+    return number
