@@ -215,5 +215,6 @@ class Experiment(Section):
     tdf: float = Field(1.0, gt=0, le=1000, description="time dilation: real seconds an emulated second takes")
     time_limit: PositiveDuration = Field(si(1800.0), description="emulated time after which the run is ended")
     probes: ProbesSection = Field(default_factory=ProbesSection)
-    fidelity: dict[str, float] = Field(default_factory=dict, description="thresholds of the verdict to override")
+    fidelity: dict[str, float | str] = Field(
+        default_factory=dict, description="thresholds of the verdict to override, see docs/fidelity.md")
     outputs: OutputsSection = Field(default_factory=OutputsSection)

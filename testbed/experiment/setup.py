@@ -25,6 +25,7 @@ from testbed.emulation.link_model import access_link
 from testbed.errors import InputError, unknown
 from testbed.experiment.loading import LoadedExperiment
 from testbed.experiment.schema import NeighbourhoodSection, TopologySection
+from testbed.measurement.thresholds import Thresholds
 from testbed.runtime import Plan, Runner
 from testbed.runtime.registry import load_runner
 from testbed.traces.assign import assign
@@ -80,6 +81,7 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
             key = error.where.removeprefix("training.")
             raise InputError(loaded.where("training", key), str(error.message).removeprefix(f"{error.where}: "),
                              hint=error.hint) from None
+    Thresholds.from_mapping(experiment.fidelity, loaded.where("fidelity"))
     network = network_setup(loaded, warnings)
     churn, absent, fractions = _churn(loaded, network.topology.homes, warnings)
     cluster = _cluster(loaded, network, fractions)

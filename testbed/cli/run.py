@@ -1,0 +1,92 @@
+"""testbed run"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from testbed.cli.options import experiment_argument, json_option, seed_option, set_option
+
+
+@click.command()
+@experiment_argument
+@set_option
+@seed_option
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), show_default=True,
+              help="Where the run folder is made.")
+@click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True,
+              help="Run it this often, with the same seed, and give means with 95 % intervals.")
+@click.option("--dry-run", is_flag=True, help="Check everything, print the plan and every command, start nothing.")
+@click.option("--keep", is_flag=True, help="Keep the shaped network up after training: the Mininet command line on a "
+                                           "terminal, elsewhere until Ctrl-C.")
+@json_option
+@click.pass_context
+def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: int | None, out: Path, repeat: int,
+        dry_run: bool, keep: bool, as_json: bool) -> None:
+    """Run EXPERIMENT (a YAML file, or the name of a ready-made one) and print its results and its verdict.
+
+    Exit code 0 when training completed (whatever the verdict), 1 when the run failed, 2 for bad input,
+    130 when it was interrupted.
+
+    \b
+    Examples:
+      testbed run experiments/quickstart.yaml
+      testbed run quickstart --set training.steps=10 --seed 7 --out /tmp/runs
+      testbed run quickstart --repeat 5
+      testbed run quickstart --dry-run
+    """
+    from testbed.experiment.loading import load_experiment
+    from testbed.experiment.running import dry_run_text, run_once
+    from testbed.experiment.setup import run_setup
+    from testbed.report.summary import render_repeats, render_summary, summarize, summarize_repeats
+
+    console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
+    setup = run_setup(load_experiment(experiment, overrides, seed=seed))
+    if dry_run:
+        click.echo(dry_run_text(setup, as_json=as_json))
+        return
+    command = "testbed " + " ".join(sys.argv[1:])
+    folders, code = [], 0
+    for number in range(repeat):
+        if repeat > 1:
+            console.print(f"repeat {number + 1} of {repeat}", style="bold")
+        done = run_once(setup, out, console=console, command=command, after=_keep_open(console) if keep else None)
+        folders.append(done.path)
+        summary = summarize(done.path)
+        if as_json:
+            click.echo(json.dumps({"run": str(done.path), **summary.as_dict()}))
+        else:
+            console.print(render_summary(summary))
+            console.print(f"run folder: {done.path}" + (f"   report: {done.report}" if done.report else ""))
+        if done.status != "complete":
+            click.secho(f"{done.status}: {done.error}", fg="red", err=True)
+            code = 130 if done.status == "interrupted" and done.by_signal else 1
+            break
+    if len(folders) > 1:
+        repeats = summarize_repeats(folders)
+        if as_json:
+            click.echo(json.dumps(repeats.as_dict()))
+        else:
+            console.print(render_repeats(repeats))
+    ctx.exit(code)
+
+
+def _keep_open(console: Console):
+    def wait(shaped) -> None:
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            from mininet.cli import CLI
+
+            console.print("The network is kept up; this is Mininet's command line, 'exit' ends it.")
+            CLI(shaped.network.net)
+        else:
+            import time
+
+            console.print("The network is kept up; Ctrl-C or SIGTERM ends it.")
+            while True:
+                time.sleep(3600)
+
+    return wait

@@ -1,0 +1,151 @@
+"""A started network whose links follow their traces: what a run, a shell and single programs all stand on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from testbed.cluster import LinkState, SharedLink, Topology
+from testbed.cluster.model import SERVER
+from testbed.emulation.capabilities import Capabilities, choose_delay_backend
+from testbed.emulation.delay.base import DelayBackend
+from testbed.emulation.link_model import AccessLink, access_links, server_delay
+from testbed.emulation.network import EmulatedNetwork, NetworkSettings
+from testbed.emulation.replay import Replayer, ReplayPlan
+from testbed.emulation.state import RunState
+
+HOSTS_FILE = "network.json"  # in the state's folder: how another process finds the hosts
+
+
+class ShapedNetwork:
+    """Network, delay line and replay, made in that order and removed in the other; a context manager.
+
+    Args:
+        state: where everything that is made is recorded.
+        topology: homes, server and shared links.
+        changes: each home's settings over emulated time, the first at 0.
+        caps: what this machine can do.
+        delay_backend: 'auto', 'netem' or 'nfqueue'.
+        switch, congestion_control, buffer_s: see NetworkSettings.
+        tdf: time dilation factor. seed: of loss and jitter.
+        on_link: called for each setting that was applied, as (emulated time, home, settings, seconds late).
+        log_dir: for the delay line's log.
+    """
+
+    def __init__(self, state: RunState, topology: Topology, changes: dict[str, list[tuple[float, LinkState]]], *,
+                 caps: Capabilities, delay_backend: str = "auto", switch: str = "bridge",
+                 congestion_control: str = "cubic", buffer_s: float = 0.1, tdf: float = 1.0, seed: int = 0,
+                 on_link: Callable[[float, str, LinkState, float], None] | None = None,
+                 log_dir: Path | None = None):
+        self.state, self.topology, self.changes, self.tdf, self.seed = state, topology, changes, tdf, seed
+        self.backend_name = choose_delay_backend(caps, delay_backend)
+        self._settings = NetworkSettings(
+            switch=switch, congestion_control=congestion_control, buffer_s=buffer_s * tdf,
+            delay_backend=self.backend_name,
+        )
+        self._on_link, self._log_dir = on_link, log_dir
+        self._stack = ExitStack()
+        self._replayer: Replayer | None = None
+        self._current = {home: series[0][1] for home, series in changes.items()}
+        self.network: EmulatedNetwork
+        self.backend: DelayBackend
+
+    def __enter__(self) -> ShapedNetwork:
+        with ExitStack() as stack:
+            links = access_links(self._current, self.topology.server_link, self.topology.shared_links, self.tdf)
+            self.network = EmulatedNetwork(
+                self.state, dilated(self.topology, self.tdf), {home: a.link for home, a in links.items()}, self._settings
+            )
+            stack.enter_context(self.network)
+            self.backend = make_backend(self.backend_name, self._log_dir)
+            stack.callback(self.backend.stop)
+            self._start_backend(links)
+            self._write_hosts()
+            self._stack = stack.pop_all()
+        return self
+
+    def _start_backend(self, links: dict[str, AccessLink]) -> None:
+        delays = {home: a.delay for home, a in links.items()}
+        delays[SERVER] = server_delay(self.topology.server_link, self.tdf)
+        self.backend.start(self.network.hosts, delays, self.network.shared_ports, self.seed)
+        pid = getattr(self.backend, "pid", None)
+        if pid is not None:
+            from testbed.emulation.state import process_value
+
+            self.state.record("process", process_value(pid))
+
+    def begin(self, t0_monotonic: float) -> None:
+        """Start the replay: emulated time 0 is at that moment of CLOCK_MONOTONIC."""
+        plan = ReplayPlan.build(self.changes, self.topology.server_link, self.topology.shared_links, tdf=self.tdf)
+        self._replayer = Replayer(plan, self.network, self.backend, on_step=self._applied)
+        self._replayer.start(t0_monotonic)
+
+    def _applied(self, t_s: float, home: str, state: LinkState, late_s: float) -> None:
+        self._current[home] = state
+        if self._on_link is not None:
+            self._on_link(t_s, home, state, late_s)
+
+    def current(self, home: str) -> LinkState:
+        """A home's settings as last applied."""
+        return self._current[home]
+
+    def commands(self) -> list[str]:
+        """Everything that was applied, for the manifest."""
+        return [*self.network.commands, *self.backend.commands()]
+
+    def stop_replay(self) -> None:
+        """Links stay as they are from now on. Idempotent."""
+        if self._replayer is not None:
+            self._replayer.stop()
+            self._replayer = None
+
+    def __exit__(self, *exc: Any) -> None:
+        self.stop_replay()
+        self._stack.close()
+
+    def _write_hosts(self) -> None:
+        """Let other processes find the hosts (testbed exec); removed with everything else."""
+        path = hosts_path(self.state.run_id)
+        self.state.record("path", str(path))
+        hosts = {name: {"netns": self.state.netns(name), "ip": h.ip, "interface": h.interface}
+                 for name, h in self.network.hosts.items()}
+        path.write_text(json.dumps({"command": self.state.command, "started": time.time(), "hosts": hosts,
+                                    "tdf": self.tdf}))
+
+
+def hosts_path(run_id: str) -> Path:
+    """Where a live network describes its hosts."""
+    from testbed.emulation.state import STATE_DIR
+
+    return STATE_DIR / f"{run_id}.{HOSTS_FILE}"
+
+
+def make_backend(name: str, log_dir: Path | None) -> DelayBackend:
+    """The delay backend of that name."""
+    if name == "netem":
+        from testbed.emulation.delay.netem import NetemBackend
+
+        return NetemBackend()
+    from testbed.emulation.delay.nfqueue import NfqueueBackend
+
+    return NfqueueBackend(log=log_dir / "delay-line.log" if log_dir else None)
+
+
+def dilated(topology: Topology, tdf: float) -> Topology:
+    """The same topology for a machine that runs `tdf` times slower: rates divided, delays multiplied."""
+    if tdf == 1:
+        return topology
+    s = topology.server_link
+    server = type(s)(s.uplink_bps / tdf, s.downlink_bps / tdf, s.uplink_delay_s * tdf, s.downlink_delay_s * tdf,
+                     s.jitter_s * tdf, s.loss)
+    shared = tuple(
+        SharedLink(**{**asdict(x), "members": x.members, "uplink_bps": x.uplink_bps / tdf,
+                      "downlink_bps": x.downlink_bps / tdf, "delay_s": x.delay_s * tdf})
+        for x in topology.shared_links
+    )
+    return Topology(topology.homes, server, shared, topology.name)

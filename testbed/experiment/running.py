@@ -1,0 +1,133 @@
+"""Running an experiment with its run folder, progress and report around it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from testbed import __version__
+from testbed.emulation.capabilities import Capabilities, can_run, choose_delay_backend, probe
+from testbed.errors import CapabilityError
+from testbed.experiment.setup import RunSetup
+from testbed.measurement.run_folder import RunFolder, check_space, json_text
+
+_PACKAGES = ("torch", "numpy", "pyzmq", "msgspec", "pyroute2", "NetfilterQueue", "scapy", "pandas", "pydantic")
+
+
+@dataclass(frozen=True)
+class DoneRun:
+    """A run that has ended, however it did."""
+
+    path: Path
+    status: str
+    error: str | None
+    by_signal: bool
+    report: Path | None
+
+
+def run_once(setup: RunSetup, out: Path, *, console: Console, command: str,
+             after: Callable[[Any], None] | None = None) -> DoneRun:
+    """Execute a checked setup: folder, engine, report. Raises CapabilityError when this machine can't run it."""
+    from testbed.cli.progress import LiveProgress, PlainProgress, RunView
+    from testbed.emulation.engine import EmulationRun
+
+    caps = capable()
+    experiment = setup.loaded.experiment
+    folder = RunFolder.create(out, experiment.name)
+    check_space(folder.path)
+    folder.write_experiment(yaml.safe_dump(setup.loaded.data, sort_keys=False, allow_unicode=True))
+    folder.write_plan(setup.plan)
+    folder.write_manifest(**manifest(setup, caps, command))
+    view = RunView(experiment.training.steps, [d.name for d in setup.cluster.devices])
+    live = console.is_terminal and not after
+    with LiveProgress(view, console) if live else PlainProgress(view, lambda text: console.print(text)) as progress:
+        result = EmulationRun(setup, folder, caps, progress, command=command).run(after)
+    report = None
+    if experiment.outputs.report:
+        from testbed.report import build_report
+
+        report = build_report(folder.path)
+    return DoneRun(folder.path, result.status, result.error, (result.error or "").startswith("by SIG"), report)
+
+
+def capable() -> Capabilities:
+    """This machine's capabilities. Raises CapabilityError when no experiment can run here."""
+    caps = probe()
+    fine, reasons = can_run(caps)
+    if not fine:
+        raise CapabilityError("this machine can't run an emulated experiment: " + "; ".join(reasons),
+                              hint="`testbed doctor` shows what is missing and the command that installs it")
+    return caps
+
+
+def manifest(setup: RunSetup, caps: Capabilities, command: str) -> dict[str, Any]:
+    """What the manifest says before the start."""
+    e = setup.loaded.experiment
+    return {
+        "experiment": e.model_dump(mode="json"),
+        "experiment_file": str(setup.loaded.path),
+        "command": command,
+        "seed": e.seed,
+        "tdf": e.tdf,
+        "time_scale": e.time_scale,
+        "engine": e.engine,
+        "delay_backend": choose_delay_backend(caps, e.network.delay_backend),
+        "probes_enabled": e.probes.enabled,
+        "fidelity_thresholds": e.fidelity,
+        "link_source": setup.network.link_source,
+        "churn": [{"t": t, "device": d, "action": a} for t, d, a in setup.churn],
+        "warnings": setup.warnings,
+        "versions": {"testbed": __version__, "python": platform.python_version(), **_versions()},
+        "kernel": platform.release(),
+        "machine": {"cores": caps.cores, "memory_bytes": caps.memory_bytes},
+        "capabilities": asdict(caps),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def dry_run_text(setup: RunSetup, *, as_json: bool = False) -> str:
+    """The plan, the schedules of links and churn, and every command that would be applied."""
+    from testbed.emulation.plan_commands import run_commands
+
+    commands = run_commands(setup)
+    if as_json:
+        return json.dumps({
+            "plan": json.loads(json_text(setup.plan)), "warnings": setup.warnings, "commands": commands,
+            "link_changes": {h: len(s) for h, s in setup.network.link_changes.items()},
+            "churn": setup.churn,
+        })
+    from testbed import units
+
+    e = setup.loaded.experiment
+    lines = [f"experiment {e.name} ({setup.loaded.path})", ""]
+    lines += [f"warning: {w}" for w in setup.warnings]
+    lines.append("plan:")
+    lines += [f"  {note}" for note in setup.plan.notes]
+    lines += [f"  predicted {k}: {v:.4g}" for k, v in setup.plan.predicted.items()]
+    lines += ["", "links at the start (down, up, RTT; changes within the time limit):"]
+    for home, series in setup.network.link_changes.items():
+        s = series[0][1]
+        lines.append(f"  {home:10} {units.rate(s.down_bps):>12} {units.rate(s.up_bps):>12} {units.duration(s.rtt_s):>9}"
+                     f"  {len(series) - 1} changes  [{setup.network.link_source[home]}]")
+    lines += ["", "churn:"] + ([f"  {t:8.1f} s  {d} {a}" for t, d, a in setup.churn[:50]] or ["  none"])
+    if len(setup.churn) > 50:
+        lines.append(f"  … {len(setup.churn) - 50} more")
+    lines += ["", f"commands ({len(commands)}):", *(f"  {c}" for c in commands)]
+    return "\n".join(lines)
