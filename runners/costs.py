@@ -1,0 +1,94 @@
+"""What a layer costs: FLOPs, parameters, bytes of state, of activations and of what crosses to the next layer.
+
+Counts are for float32 and for one sample (a sequence of s tokens) unless they say otherwise. With d = d_model,
+f = d_ff, V = vocabulary, forward FLOPs of a block are those of its matrix products,
+
+    s (6 d² + 2 d² + 4 d f) + 4 s² d        (qkv, projection, feed-forward; scores and mixing)
+
+as torch.utils.flop_counter counts them (a product of m×k by k×n is 2 m k n; the causal half of the attention scores
+is counted though a fused kernel skips it; norms, GELU and softmax are not counted). The backward pass of a matrix
+product is two of the same size, so it takes twice the forward FLOPs (Narayanan et al. 2021, appendix).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runners.models.gpt import layer_count, layer_name
+from testbed.cluster import ModelSpec
+
+FLOAT = 4  # bytes
+INDEX = 8  # bytes of an int64 token
+BACKWARD = 2  # backward FLOPs / forward FLOPs
+WEIGHT_BYTES = FLOAT
+GRADIENT_BYTES = FLOAT
+STATE_BYTES = 3 * FLOAT  # weight and AdamW's two moments: what a checkpoint holds, per parameter
+# p -= lr wd p; m += (1-β1)(g-m); v = β2 v + (1-β2) g g; d = √v / √bias + ε; p -= lr' m / d
+ADAMW_FLOPS = 14  # per parameter
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One layer, per sample.
+
+    parameters: count (not per sample). forward_flops, backward_flops: matrix products.
+    activation_bytes: kept from the forward to the backward pass, its own input included, its output not.
+    output_bytes: its output, as it crosses to the next layer in float32; 0 for the head.
+    working_bytes: needed on top while this layer's backward runs.
+    """
+
+    name: str
+    parameters: int
+    forward_flops: float
+    activation_bytes: int
+    output_bytes: int
+    working_bytes: int
+
+    @property
+    def backward_flops(self) -> float:
+        return BACKWARD * self.forward_flops
+
+    @property
+    def state_bytes(self) -> int:
+        """Weights and optimizer moments: what moves when the layer moves."""
+        return STATE_BYTES * self.parameters
+
+    @property
+    def update_flops(self) -> float:
+        """One AdamW step, elementwise operations."""
+        return ADAMW_FLOPS * self.parameters
+
+
+def layer_costs(spec: ModelSpec) -> tuple[LayerCost, ...]:
+    """Costs of the embedding, the blocks and the head, in order."""
+    d, f, s, v, heads = spec.d_model, spec.d_ff, spec.sequence, spec.vocabulary, spec.heads
+    embedding = LayerCost(
+        name=layer_name(spec, 0), parameters=(v + s) * d, forward_flops=0.0,
+        activation_bytes=2 * INDEX * s, output_bytes=FLOAT * s * d, working_bytes=FLOAT * s * d,
+    )  # fmt: skip
+    block = LayerCost(
+        name="", parameters=4 * d * d + 4 * d + 2 * d * f + f + d + 4 * d,
+        forward_flops=float(s * (8 * d * d + 4 * d * f) + 4 * s * s * d),
+        # input, norm 1, q k v, mixed heads, middle of the residual, norm 2: 8 d; before and after GELU: 2 f;
+        # mean and deviation of two norms: 4; log-sum-exp of each head
+        activation_bytes=FLOAT * s * (8 * d + 2 * f + 4 + heads),
+        output_bytes=FLOAT * s * d, working_bytes=FLOAT * s * 2 * max(f, 3 * d),
+    )  # fmt: skip
+    head = LayerCost(
+        name=layer_name(spec, spec.layers + 1), parameters=2 * d + v * d, forward_flops=float(2 * s * d * v),
+        activation_bytes=FLOAT * s * (2 * d + 2 + v) + INDEX * s, output_bytes=0, working_bytes=FLOAT * s * 2 * v,
+    )  # fmt: skip
+    blocks = [
+        LayerCost(**{**block.__dict__, "name": layer_name(spec, i)}) for i in range(1, layer_count(spec) - 1)
+    ]
+    return (embedding, *blocks, head)
+
+
+def model_parameters(spec: ModelSpec) -> int:
+    return sum(layer.parameters for layer in layer_costs(spec))
+
+
+def training_flops(spec: ModelSpec, samples: int) -> float:
+    """FLOPs of one optimizer step over `samples` sequences, without recomputation."""
+    layers = layer_costs(spec)
+    return sum(samples * (c.forward_flops + c.backward_flops) + c.update_flops for c in layers)

@@ -1,0 +1,272 @@
+"""The server's part of the pipeline: forms epochs, keeps the books and the checkpoints.
+
+An epoch is a spell of training with fixed stages. When a stage's device is lost, the coordinator halts everyone, hears what
+each holds, picks the newest state of which every layer still exists, decides who takes which layers, and starts
+the next epoch from there. One queue feeds one loop, so every decision sees a consistent picture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from runners.messaging import Outbox, cancel, chunks
+from runners.models.gpt import layer_count
+from runners.pipeline import protocol as p
+from runners.pipeline.checkpoint import ACK, CHUNK, CheckpointStore
+from runners.pipeline.ledger import Ledger
+from runners.pipeline.options import parse_options
+from runners.pipeline.planner import Assignment, Planner
+from runners.state import Holdings, StateId, moved_bytes, restorable, transfer_time, transfers
+from testbed.cluster.model import SERVER
+from testbed.runtime import ANY, MembershipEvent, Message, Node, Plan
+
+START_GRACE_S = 10.0  # how long the first plan's devices may take to appear before those present start without
+JOIN_GAIN = 0.05  # least share of the step time that a new plan must save before a joining device is taken in
+
+
+@dataclass
+class Peer:
+    """A device that has said hello. held, uploading: as it last reported; answered: the last HALT it answered."""
+
+    life: str
+    generation: int
+    held: Holdings
+    uploading: Holdings
+    answered: int = 0
+
+
+class Coordinator:
+    """One training job, seen from the server."""
+
+    def __init__(self, node: Node, plan: Plan):
+        self.node, self.plan = node, plan
+        self.steps = plan.training.steps
+        self.options = parse_options(plan.training.options)
+        self.planner = Planner(plan.model, plan.training, self.options)
+        self.layers = range(layer_count(plan.model))
+        self.layer_bytes = {i: self.planner.layers[i].state_bytes for i in self.layers}
+        self.first_choice = Assignment.from_data(plan.data["assignment"])
+        self.peers: dict[str, Peer] = {}
+        self.ledger = Ledger(node, plan.training.batch)
+        self.checkpoints = CheckpointStore(len(self.layers))
+        self.epoch = 0
+        self.running: Assignment | None = None  # None between epochs
+        self.stages: tuple[str, ...] = ()  # devices of the latest epoch, in order
+        self.uploads: dict[str, set[int]] = {}  # who still sends what of `uploading`
+        self.uploading: StateId | None = None
+        self.ready: set[int] = set()
+        self.pausing: str | None = None  # the device for whose sake training pauses
+        self.pause_at: int | None = None
+        self.grace_over = False
+
+    async def run(self) -> None:
+        """Train; returns when the last step is complete."""
+        self.inbox: asyncio.Queue[tuple] = asyncio.Queue()
+        self.outbox = Outbox(self.node)
+        pumps: list[Coroutine] = [
+            self._pump(self.node.membership.next_event, self._on_member),
+            self._pump(lambda: self.node.recv(ANY, p.REPORT), self._on_report),
+            self._pump(lambda: self.node.recv(ANY, CHUNK), self._on_chunk),
+            self._grace(),
+        ]
+        tasks = [asyncio.create_task(pump) for pump in pumps]
+        for task in tasks:
+            task.add_done_callback(self._pump_ended)
+        self.outbox.failed.add_done_callback(self._pump_ended)
+        try:
+            await self._gather()
+            while self.ledger.committed < self.steps:
+                handler, item = await self.inbox.get()
+                await handler(item)
+        finally:
+            await cancel(tasks)
+            await self.outbox.close()
+
+    async def _pump(self, take, handler) -> None:
+        while True:
+            self.inbox.put_nowait((handler, await take()))
+
+    async def _grace(self) -> None:
+        await self.node.sleep(START_GRACE_S)
+        self.grace_over = True
+        self.inbox.put_nowait((self._try_start, None))
+
+    def _pump_ended(self, ended: asyncio.Future) -> None:
+        if not ended.cancelled() and ended.exception() is not None:
+            self.inbox.put_nowait((self._raise, ended.exception()))
+
+    async def _raise(self, error: BaseException) -> None:
+        raise error
+
+    # -- what happens ----------------------------------------------------------------
+
+    async def _on_member(self, event: MembershipEvent) -> None:
+        if event.kind != "left":
+            return
+        peer = self.peers.get(event.name)
+        if peer is not None and peer.generation <= event.generation:
+            await self._lost(event.name, event.at_s, event.detection_s)
+
+    async def _lost(self, name: str, at_s: float, detection_s: float) -> None:
+        del self.peers[name]
+        if name in self.stages and self.ledger.committed < self.steps:
+            self.ledger.lost(self.options.recovery, name, at_s, detection_s)
+        if self.running is None:
+            await self._try_start()
+        elif name in self.running.devices:
+            await self._gather()
+        elif name in self.uploads:
+            self._abandon()
+
+    async def _on_report(self, message: Message) -> None:
+        meta, name = message.meta, message.source
+        kind = meta["kind"]
+        if kind == p.HELLO:
+            if name in self.peers:  # a new life of a device whose loss went unnoticed
+                await self._lost(name, self.node.now(), 0.0)
+            self.peers[name] = Peer(meta["life"], message.generation, {}, {})
+            self._take_holdings(name, meta)
+            await (self._try_start() if self.running is None else self._consider(name))
+        peer = self.peers.get(name)
+        if peer is None or peer.life != meta["life"]:
+            return
+        if kind == p.HELD and meta["epoch"] == self.epoch:
+            peer.answered = self.epoch
+            self._take_holdings(name, meta)
+            await self._try_start()
+        elif kind == p.DONE and meta["epoch"] == self.ledger.epoch:
+            self.ledger.note({k: v for k, v in meta.items() if k not in ("kind", "life")})
+            if self.running is not None and self.ledger.committed == self.pause_at:
+                await self._gather()
+        elif kind == p.READY and self.running is not None and meta["epoch"] == self.epoch:
+            self.ready.add(meta["stage"])
+            if len(self.ready) == len(self.stages):
+                self.ledger.ready()
+        elif kind == p.PAUSED and self.running is not None and meta["epoch"] == self.epoch:
+            self.pause_at = meta["version"]
+            if self.ledger.committed == self.pause_at:
+                await self._gather()
+
+    def _take_holdings(self, name: str, meta: dict[str, Any]) -> None:
+        self.peers[name].held = p.holdings_from_wire(meta["held"])
+        self.peers[name].uploading = p.holdings_from_wire(meta["uploading"])
+        for note in meta["notes"]:
+            self.ledger.note(note)
+
+    async def _on_chunk(self, message: Message) -> None:
+        full = self.checkpoints.add(message)
+        self.outbox.post(message.source, ACK, key=message.meta["key"])
+        if full is None:
+            return
+        self.node.record(
+            "checkpoint", start=self.checkpoints.began(full), end=self.node.now(), step=full.version - 1,
+            bytes=self.checkpoints.nbytes(full),
+        )  # fmt: skip
+        self.uploading, self.uploads = None, {}
+        for name in self.peers:
+            self._control(name, p.CHECKPOINTED, state=full)
+
+    def _abandon(self) -> None:
+        """The checkpoint under way can't be completed any more."""
+        for name in self.peers:
+            self._control(name, p.ABANDONED, state=self.uploading)
+        self.uploading, self.uploads = None, {}
+        self.checkpoints.keep(())
+
+    def _control(self, name: str, kind: str, **fields: Any) -> None:
+        self.outbox.post(name, p.CONTROL, kind=kind, life=self.peers[name].life, **fields)
+
+    # -- epochs ----------------------------------------------------------------------
+
+    async def _gather(self) -> None:
+        """End the epoch: halt everyone and ask what they hold."""
+        self.running, self.pausing, self.pause_at = None, None, None
+        self.epoch += 1
+        for name in self.peers:
+            self._control(name, p.HALT, epoch=self.epoch)
+        await self._try_start()
+
+    async def _try_start(self, _: None = None) -> None:
+        """Start the next epoch if everyone has answered and there are devices enough."""
+        if self.running is not None or any(peer.answered < self.epoch for peer in self.peers.values()):
+            return
+        assignment = await self._choose()
+        if assignment is not None:
+            self._start(assignment)
+
+    async def _choose(self) -> Assignment | None:
+        if all(name in self.peers for name in self.first_choice.devices):
+            return self.first_choice
+        if self.options.recovery == "wait" or not self.peers or (self.ledger.epoch == 0 and not self.grace_over):
+            return None
+        return await self._plan_now()
+
+    async def _plan_now(self) -> Assignment | None:
+        present = self.plan.cluster.only(self.peers)
+        return await self.node.compute(self.planner.replan, present, flops=0, label="plan")
+
+    def _start(self, assignment: Assignment) -> None:
+        holders = {SERVER: self.checkpoints.holdings(), **{name: peer.held for name, peer in self.peers.items()}}
+        state = next(s for s in restorable(self.layers, holders.values()) if self.ledger.usable(s))
+        wanted = {s.device: range(s.first, s.end) for s in assignment.stages}
+        sources = transfers(wanted, state, SERVER, holders)
+        self._settle_upload()
+        self.running, self.stages, self.ready = assignment, assignment.devices, set()
+        self.ledger.restart(state, self.epoch, self.stages)
+        for name in self.peers:
+            gives = [
+                (to, layers) for to, got in sources.items()
+                if (layers := [i for i, source in got.items() if source == name])
+            ]  # fmt: skip
+            self._control(
+                name, p.START, epoch=self.epoch, state=state, gives=gives,
+                stages=[(s.device, s.first, s.end) for s in assignment.stages],
+                sources=list(sources.get(name, {}).items()),
+                complete=self.checkpoints.complete, uploading=self.uploading,
+            )  # fmt: skip
+        for name, got in sources.items():
+            self._give(name, state, [i for i, source in got.items() if source == SERVER])
+        self.node.record(
+            "plan", devices=list(self.stages), epoch=self.epoch, version=state.version,
+            stages=[s.layers for s in assignment.stages], moved_bytes=moved_bytes(sources, self.layer_bytes),
+            step_time_s=assignment.step_time_s,
+            note=f"{self.options.schedule} from step {state.version}: "
+            + ", ".join(f"{s.device} [{s.layers}]" for s in assignment.stages),
+        )  # fmt: skip
+
+    def _give(self, to: str, state: StateId, layers: list[int]) -> None:
+        for layer in layers:
+            parts = chunks(self.checkpoints.layer(state, layer))
+            for index, part in enumerate(parts):
+                self.outbox.post(to, p.state_tag(self.epoch), [part], layer=layer, index=index, count=len(parts))
+
+    def _settle_upload(self) -> None:
+        """Which checkpoint under way goes on through the change of epochs, if any."""
+        uploads = {name: peer.uploading for name, peer in self.peers.items()}
+        under_way = {s for u in [*uploads.values(), self.checkpoints.holdings()] for s in u if s > self.checkpoints.complete}
+        self.uploading = next(
+            (s for s in sorted(under_way, reverse=True) if self.checkpoints.can_finish(s, uploads.values())), None
+        )
+        self.uploads = {name: u[self.uploading] for name, u in uploads.items() if self.uploading in u}
+        self.checkpoints.keep(() if self.uploading is None else [self.uploading])
+
+    async def _consider(self, name: str) -> None:
+        """A device has joined: is a plan with it so much better that it pays for the change?"""
+        if self.options.recovery != "replan" or self.pausing is not None:
+            return
+        left = self.steps - self.ledger.committed - 1
+        better = await self._plan_now()
+        if better is None or name not in better.devices:
+            return
+        gain = self.running.step_time_s - better.step_time_s
+        now_held = {s.device: {StateId(0, 1): set(range(s.first, s.end))} for s in self.running.stages}
+        wanted = {s.device: range(s.first, s.end) for s in better.stages}
+        moves = transfers(wanted, StateId(0, 1), SERVER, now_held)
+        if gain < JOIN_GAIN * self.running.step_time_s:
+            return
+        if left * gain > transfer_time(moves, self.layer_bytes, self.plan.cluster):
+            self.pausing = name
+            self._control(self.stages[0], p.PAUSE, epoch=self.epoch)

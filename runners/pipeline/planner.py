@@ -1,0 +1,208 @@
+"""From cluster, model and options to stages on devices, with the predicted step time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from runners.costs import FLOAT, GRADIENT_BYTES, STATE_BYTES, LayerCost, layer_costs
+from runners.data import BYTES, micro_batch_sizes
+from runners.models.gpt import layer_count
+from runners.pipeline.options import PipelineOptions
+from runners.planning.partition import Chain, Partition, Search, Worker
+from runners.planning.paths import path
+from runners.schedules import SCHEDULES, Hop, StageTimes, in_flight_bound, time_step
+from testbed.cluster import Cluster, ModelSpec, TrainingSpec
+from testbed.errors import InputError, unknown
+from testbed.units import size
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage on a device: layers [first, end). Bytes and seconds as predicted; seconds are of one micro-batch."""
+
+    device: str
+    first: int
+    end: int
+    layers: str  # for people
+    memory_bytes: int
+    parameters: int
+    forward_s: float
+    backward_s: float
+    output_bytes: int  # to the next stage, per micro-batch; 0 on the last
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Stages in order, and what the planner expects of them."""
+
+    stages: tuple[StagePlan, ...]
+    step_time_s: float
+    bubble_fraction: float
+    bottleneck_s: float
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(s.device for s in self.stages)
+
+    def as_data(self) -> dict[str, Any]:
+        """JSON-like."""
+        return {**asdict(self), "stages": [asdict(s) for s in self.stages]}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Assignment:
+        return cls(**{**data, "stages": tuple(StagePlan(**s) for s in data["stages"])})
+
+
+class Planner:
+    """Plans for one model and training job over any subset of devices."""
+
+    def __init__(self, model: ModelSpec, training: TrainingSpec, options: PipelineOptions):
+        self.model, self.training, self.options = model, training, options
+        self.layers = layer_costs(model)
+        self.samples = max(micro_batch_sizes(training.batch, training.micro_batches))
+        self.wire = 2 if options.wire == "bf16" else FLOAT
+
+    def output_bytes(self, layer: int) -> int:
+        """What crosses after a layer, per micro-batch and direction."""
+        return self.samples * self.layers[layer].output_bytes * self.wire // FLOAT
+
+    def memory_bytes(self, first: int, end: int, from_end: int) -> int:
+        """Memory that layers [first, end) need on the stage that is the `from_end`-th from the last (last: 1).
+
+        Weights, gradients, AdamW moments and kept versions; activations of the micro-batches in flight (with
+        recomputation only their inputs, and the activations of one); the working space of the largest layer; one
+        message from each neighbour that arrived early.
+        """
+        span = self.layers[first:end]
+        parameters = sum(c.parameters for c in span)
+        fixed = parameters * (GRADIENT_BYTES + STATE_BYTES * (1 + self.options.kept_versions))
+        held = in_flight_bound(self.options.schedule, from_end, self.training.micro_batches)
+        entering = self.layers[first - 1].output_bytes if first else self.layers[0].activation_bytes
+        leaving = span[-1].output_bytes
+        passing = sum(c.activation_bytes for c in span) + leaving
+        activations = held * entering + passing if self.options.recompute else held * passing
+        working = max(c.working_bytes for c in span)
+        early = (entering if first else 0) + leaving
+        return fixed + self.samples * (activations + working + early)
+
+    def plan(self, cluster: Cluster) -> Assignment:
+        """The stages of least predicted step time over the cluster's devices, in the cluster's order.
+
+        Raises:
+            InputError: more stages than layers or devices, or no way to fit the memory.
+        """
+        wanted = self.options.stages
+        if not cluster.devices:
+            raise InputError("cluster", "no devices; expected at least one")
+        if wanted != "auto":
+            for limit, what in ((layer_count(self.model), f"layers (embedding, {self.model.layers} blocks, head)"),
+                                (len(cluster.devices), "devices")):  # fmt: skip
+                if wanted > limit:
+                    raise InputError("training.options.stages", f"{wanted} stages, but only {limit} {what}; "
+                                     f"expected at most {limit}, or 'auto'")  # fmt: skip
+        search, workers = self._search(cluster, None if wanted == "auto" else wanted)
+        allowed = search.best if wanted == "auto" else {k: v for k, v in search.best.items() if k == wanted}
+        if not allowed:
+            raise self._too_small(search, workers, search.deepest if wanted == "auto" else wanted)
+        best = min((self._assign(cluster, workers, p) for p in allowed.values()), key=_step_time)
+        return min(best, self._assign(cluster, workers, search.quickest(len(best.stages))), key=_step_time)
+
+    def replan(self, cluster: Cluster) -> Assignment | None:
+        """The best plan for those who are left; a fixed number of stages gives way when there are too few devices."""
+        if not cluster.devices:
+            return None
+        wanted = self.options.stages
+        search, workers = self._search(cluster, None if wanted == "auto" else wanted)
+        counts = list(search.best) if wanted == "auto" else [max(search.best, default=0)]
+        plans = [self._assign(cluster, workers, search.best[k]) for k in counts if k in search.best]
+        if not plans:
+            return None
+        best = min(plans, key=_step_time)
+        return min(best, self._assign(cluster, workers, search.quickest(len(best.stages))), key=_step_time)
+
+    def _search(self, cluster: Cluster, most: int | None) -> tuple[Search, list[Worker]]:
+        workers = [Worker(d.name, d.flops, d.memory_bytes, path(cluster, d)) for d in cluster.devices]
+        chain = Chain(
+            flops=[self.samples * self._step_flops(c) for c in self.layers],
+            boundary_bytes=[self.output_bytes(i) for i in range(len(self.layers))],
+            memory_bytes=self.memory_bytes,
+        )
+        return Search(chain, workers, most), workers
+
+    def _step_flops(self, cost: LayerCost) -> float:
+        return cost.backward_flops + cost.forward_flops * (2 if self.options.recompute else 1)
+
+    def _assign(self, cluster: Cluster, workers: list[Worker], partition: Partition) -> Assignment:
+        chosen = [workers[i] for i in partition.workers]
+        count = len(chosen)
+        stages, times = [], []
+        for p, (worker, (first, end)) in enumerate(zip(chosen, partition.spans)):
+            span = self.layers[first:end]
+            forward = self.samples * sum(c.forward_flops for c in span) / worker.flops
+            backward = self.samples * sum(c.backward_flops for c in span) / worker.flops
+            update = sum(c.update_flops for c in span) / worker.flops
+            times.append(StageTimes(forward, backward, update, forward if self.options.recompute else 0.0))
+            stages.append(StagePlan(
+                device=worker.name, first=first, end=end,
+                layers=span[0].name if len(span) == 1 else f"{span[0].name} … {span[-1].name}",
+                memory_bytes=self.memory_bytes(first, end, count - p), parameters=sum(c.parameters for c in span),
+                forward_s=forward, backward_s=backward,
+                output_bytes=self.output_bytes(end - 1) if p < count - 1 else 0,
+            ))  # fmt: skip
+        make = SCHEDULES[self.options.schedule]
+        programs = [make(p, count, self.training.micro_batches, self.options.recompute) for p in range(count)]
+        crossing = [s.output_bytes for s in stages[:-1]]
+        forward_hops = [_hop(n, a, b) for n, a, b in zip(crossing, chosen, chosen[1:])]
+        backward_hops = [_hop(n, b, a) for n, a, b in zip(crossing, chosen, chosen[1:])]
+        timing = time_step(programs, times, forward_hops, backward_hops)
+        return Assignment(tuple(stages), timing.makespan, timing.bubble_fraction, partition.bottleneck)
+
+    def _too_small(self, search: Search, workers: list[Worker], stages: int) -> InputError:
+        """The memory error for the split that comes closest to fitting."""
+        partition, tight = search.tightest(stages)
+        worker = workers[partition.workers[tight]]
+        first, end = partition.spans[tight]
+        needed = self.memory_bytes(first, end, stages - tight)
+        names = self.layers[first].name if end - first == 1 else f"{self.layers[first].name} … {self.layers[end - 1].name}"
+        return InputError(
+            f"device {worker.name!r}, memory",
+            f"its stage needs {needed:,} bytes ({size(needed)}), but it has {int(worker.memory_bytes):,} bytes "
+            f"({size(worker.memory_bytes)}): {names}, stage {tight + 1} of {stages}, in the split that fits best",
+            hint="try more micro_batches, training.options.recompute: true, local_copies: false, or more devices",
+        )  # fmt: skip
+
+
+def _step_time(assignment: Assignment) -> float:
+    return assignment.step_time_s
+
+
+def _hop(nbytes: float, sender: Worker, receiver: Worker) -> Hop:
+    rate = min(sender.link.uplink_bps, receiver.link.downlink_bps)
+    return Hop(8 * nbytes / rate, sender.link.uplink_delay_s + receiver.link.downlink_delay_s)
+
+
+def check_job(model: ModelSpec, training: TrainingSpec) -> None:
+    """Settings that can't work whatever the cluster.
+
+    Raises:
+        InputError: with key, value, expectation.
+    """
+    for key, value in (("layers", model.layers), ("d_model", model.d_model), ("heads", model.heads),
+                       ("d_ff", model.d_ff), ("sequence", model.sequence)):  # fmt: skip
+        if value < 1:
+            raise InputError(f"model.{key}", f"{value}; expected 1 or more")
+    if model.d_model % model.heads:
+        raise InputError("model.heads", f"{model.heads} heads do not divide d_model = {model.d_model}; "
+                         f"expected a divisor of {model.d_model}")  # fmt: skip
+    if model.vocabulary < BYTES:
+        raise InputError("model.vocabulary", f"{model.vocabulary}; expected {BYTES} or more (the text is bytes)")
+    for key, value in (("batch", training.batch), ("micro_batches", training.micro_batches), ("steps", training.steps)):
+        if value < 1:
+            raise InputError(f"training.{key}", f"{value}; expected 1 or more")
+    if training.micro_batches > training.batch:
+        raise InputError("training.micro_batches", f"{training.micro_batches} micro-batches of a batch of "
+                         f"{training.batch}; expected at most {training.batch}")  # fmt: skip
+    if training.optimizer.name != "adamw":
+        raise unknown("training.optimizer.name", "optimizer", training.optimizer.name, ["adamw"])

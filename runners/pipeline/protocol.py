@@ -1,0 +1,57 @@
+"""What coordinator and workers say to each other. See docs/pipeline.md for the protocol.
+
+Control messages go from the server to one life of a device's worker, in order; reports come back, in order. Each names
+the epoch that it belongs to, and whoever gets one of another epoch ignores it. Data between stages carries the epoch in its
+tag, so what was sent before a loss never matches after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from runners.state import StateId
+
+CONTROL = "control"  # server -> device
+REPORT = "report"  # device -> server
+
+# kinds of control messages
+HALT = "halt"  # stop, and say what you hold
+START = "start"  # gather this state for these stages, and train
+PAUSE = "pause"  # to the first stage: begin no further step
+CHECKPOINTED = "checkpointed"  # the server has this state in full
+ABANDONED = "abandoned"  # the server won't get this state in full
+
+# kinds of reports
+HELLO = "hello"  # a worker's life begins; says what it holds
+HELD = "held"  # the answer to HALT
+READY = "ready"  # this stage has its state
+DONE = "done"  # this stage has finished a step
+PAUSED = "paused"  # the answer to PAUSE, when the step under way is done
+
+
+def activation_tag(epoch: int) -> str:
+    return f"activation.{epoch}"
+
+
+def gradient_tag(epoch: int) -> str:
+    return f"gradient.{epoch}"
+
+
+def state_tag(epoch: int) -> str:
+    return f"state.{epoch}"
+
+
+def holdings_to_wire(holdings: Mapping[StateId, Iterable[int]]) -> list[list]:
+    return [[*state, sorted(layers)] for state, layers in sorted(holdings.items())]
+
+
+def holdings_from_wire(data: list[list]) -> dict[StateId, set[int]]:
+    return {StateId(version, epoch): set(layers) for version, epoch, layers in data}
+
+
+def state_from_wire(data: list[int] | None) -> StateId | None:
+    return None if data is None else StateId(*data)
+
+
+Note = dict[str, Any]  # DONE's fields: step, epoch, stage, began, ended, loss (of the last stage)

@@ -1,0 +1,106 @@
+"""The pipeline runner: GPipe and 1F1B with flush over volunteers' devices, with recovery from churn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runners.costs import STATE_BYTES, model_parameters
+from runners.models.gpt import layer_count
+from runners.pipeline.coordinator import Coordinator
+from runners.pipeline.options import parse_options
+from runners.pipeline.planner import Assignment, Planner, check_job
+from runners.pipeline.worker import Kept, Worker
+from testbed.cluster import Cluster, ModelSpec, TrainingSpec
+from testbed.errors import InputError
+from testbed.runtime import Node, PeerLost, Plan
+from testbed.units import duration, size
+
+
+class PipelineRunner:
+    """See docs/pipeline.md. One instance serves one node; it outlives a lost lease of that node, but not a kill."""
+
+    correctness = "E0"
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Kept] = {}
+
+    @staticmethod
+    def check_options(options: dict[str, Any]) -> None:
+        """Check `training.options` without a cluster.
+
+        Raises:
+            InputError: key, value, expectation, and the nearest right one.
+        """
+        parse_options(options)
+
+    def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
+        """Cut the model into stages over the cluster's devices.
+
+        Raises:
+            InputError: bad settings; more stages than layers or devices; memory too small, with device and bytes.
+        """
+        options = parse_options(training.options)
+        check_job(model, training)
+        if options.checkpoint_every:
+            needed = 2 * STATE_BYTES * model_parameters(model)  # the full copy, and the next one on its way
+            if needed > cluster.server.memory_bytes:
+                raise InputError(
+                    f"device {cluster.server.name!r}, memory",
+                    f"two checkpoints need {needed:,} bytes ({size(needed)}), but it has "
+                    f"{int(cluster.server.memory_bytes):,} bytes ({size(cluster.server.memory_bytes)})",
+                    hint="more memory for the server, or training.options.checkpoint_every: 0",
+                )
+        assignment = Planner(model, training, options).plan(cluster)
+        return Plan(
+            runner="pipeline", model=model, training=training, cluster=cluster,
+            data=_describe(assignment, cluster, training),
+            predicted={
+                "step_time_s": assignment.step_time_s,
+                "bubble_fraction": assignment.bubble_fraction,
+                "bottleneck_s": assignment.bottleneck_s,
+                "samples_per_s": training.batch / assignment.step_time_s,
+            },
+            notes=_notes(assignment, cluster, model, options.schedule),
+        )  # fmt: skip
+
+    async def coordinate(self, node: Node, plan: Plan) -> None:
+        """The server's part."""
+        await Coordinator(node, plan).run()
+
+    async def work(self, node: Node, plan: Plan) -> None:
+        """A device's part."""
+        kept = self._kept.pop(node.name, None) or Kept()
+        try:
+            await Worker(node, plan, kept).run()
+        except PeerLost:  # the lease ran out, but memory is still there: offer it when the device is back
+            self._kept[node.name] = kept
+            raise
+
+
+def _describe(assignment: Assignment, cluster: Cluster, training: TrainingSpec) -> dict[str, Any]:
+    used = set(assignment.devices)
+    # every micro-batch's output crosses once, and its gradient comes back
+    per_step = [2 * training.micro_batches * s.output_bytes for s in assignment.stages[:-1]]
+    return {
+        "assignment": assignment.as_data(),
+        "spares": [d.name for d in cluster.devices if d.name not in used],
+        "memory_bytes": {s.device: s.memory_bytes for s in assignment.stages},
+        "boundary_bytes_per_step": per_step,
+    }
+
+
+def _notes(assignment: Assignment, cluster: Cluster, model: ModelSpec, schedule: str) -> list[str]:
+    notes = [
+        f"{schedule} over {len(assignment.stages)} stages for {layer_count(model)} layers; predicted step "
+        f"{duration(assignment.step_time_s)}, of which stages idle {assignment.bubble_fraction:.0%}"
+    ]
+    notes += [
+        f"stage {i}: {s.device} trains {s.layers} ({size(s.memory_bytes)} of memory)"
+        for i, s in enumerate(assignment.stages)
+    ]
+    spares = [d.name for d in cluster.devices if d.name not in assignment.devices]
+    if spares:
+        notes.append(f"spare: {', '.join(spares)}")
+    if cluster.shared_links:
+        notes.append("the prediction takes each shared link as if one device used it at a time")
+    return notes
