@@ -1,6 +1,7 @@
-"""Events as data: which fields each kind has, lists of events as a table, and reading them back from a run folder.
+"""Events as data: which fields each kind has, events as a table, and reading them from a run folder.
 
-The meaning of every field is in docs/events.md. Unknown kinds and fields are kept, so that runners can record more.
+The meaning of every field is in docs/events.md. Unknown kinds and fields are kept, so that runners can record
+more.
 """
 
 from __future__ import annotations
@@ -41,7 +42,23 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "plan": ("devices", "note"),
 }  # fmt: skip
 TEXT_FIELDS = frozenset(
-    "node event label peer tag kind action mode cause direction quantity state text note role".split()
+    [
+        "node",
+        "event",
+        "label",
+        "peer",
+        "tag",
+        "kind",
+        "action",
+        "mode",
+        "cause",
+        "direction",
+        "quantity",
+        "state",
+        "text",
+        "note",
+        "role",
+    ]
 )
 NESTED_FIELDS = frozenset({"devices"})  # a number in one event, a list of names in another
 _JSON_COLUMNS = b"testbed.json_columns"
@@ -77,7 +94,7 @@ def _plain(value: Any) -> Any:
 
 
 def frame(events: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Events as a table: one row an event, one column a field; numbers as float64, missing values as NaN or None."""
+    """Events as a table: a row an event, a column a field; numbers as float64, missing as NaN or None."""
     table = pd.DataFrame(list(events))
     for name in COMMON:
         if name not in table:
@@ -108,7 +125,7 @@ def _missing(value: Any) -> bool:
 
 
 def select(events: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The events of one kind, in time order, with t, node and every field of that kind (NaN or None where absent)."""
+    """The events of one kind in time order, with every field of that kind (NaN or None where absent)."""
     if "event" not in events.columns:
         events = frame([])
     rows = events[events["event"] == kind]

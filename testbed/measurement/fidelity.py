@@ -1,4 +1,4 @@
-"""The verdict on a run: VALID when the emulation did what was set, INVALID with measured reasons when it did not.
+"""The verdict on a run: VALID when the emulation did what was set, else INVALID with measured reasons.
 
 docs/fidelity.md says what each check means and why its threshold is where it is.
 """
@@ -13,7 +13,9 @@ from typing import Any
 
 import pandas as pd
 
-from testbed.measurement.checks import CHECKS, Check, Context, shown
+from testbed.measurement.checks import Check, Context, shown
+from testbed.measurement.checks_machine import MACHINE_CHECKS
+from testbed.measurement.checks_network import NETWORK_CHECKS
 from testbed.measurement.thresholds import Thresholds
 
 __all__ = ["Check", "Reason", "Thresholds", "Verdict", "judge"]
@@ -22,7 +24,7 @@ PROBE_CHECKS = frozenset({"probes", "rate_error_mean", "rate_error_worst", "rtt_
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a run is INVALID: a check that failed. at_s: emulated time of its first violation, None if unknown."""
+    """Why a run is INVALID: a check that failed. at_s: emulated time of its first violation, if known."""
 
     name: str
     measured: float | None
@@ -36,9 +38,10 @@ class Reason:
 class Verdict:
     """valid: every check that could be made passed, and those that must be made were.
 
-    label: 'VALID'; 'INVALID' or 'INVALID: not measured', with reasons; or 'UNVERIFIED' when nothing failed but the
-    experiment switched its probes off (valid is False, there are no reasons). notes: what a reader should know about a verdict that is
-    based on less than usual. invalid_since_s: emulated time of the first violation, None when valid or unknown.
+    label: 'VALID'; 'INVALID' or 'INVALID: not measured', with reasons; or 'UNVERIFIED' when nothing failed
+    but the experiment switched its probes off (valid is False, there are no reasons). notes: what a reader
+    should know about a verdict that is based on less than usual. invalid_since_s: emulated time of the first
+    violation, None when valid or unknown.
     """
 
     valid: bool
@@ -118,7 +121,7 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
     limits = thresholds or Thresholds.from_mapping((manifest.get("experiment") or {}).get("fidelity"))
     context = Context(events, limits, time_dilation(manifest))
     checks: list[Check] = []
-    for make in CHECKS:
+    for make in (*NETWORK_CHECKS, *MACHINE_CHECKS):
         made = make(context)
         checks += made if isinstance(made, list) else [made]
     notes = []
@@ -133,7 +136,9 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
             for c in checks
         ]
     reasons = [
-        Reason(c.name, c.measured, c.threshold, c.where, _sentence(c), c.at_s) for c in checks if c.ok is False
+        Reason(c.name, c.measured, c.threshold, c.where, _sentence(c), c.at_s)
+        for c in checks
+        if c.ok is False
     ]
     return Verdict(probed and not reasons, reasons, checks, notes)
 

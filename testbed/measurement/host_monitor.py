@@ -1,4 +1,4 @@
-"""Watches the machine while a run goes on: a `host` event a second. All its figures are real seconds and fractions."""
+"""Watches the machine while a run goes on: a `host` event a second, in real seconds and fractions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class HostMonitor:
     Args:
         on_event: gets each event (a dict, docs/events.md), in the monitor's thread.
         now: emulated seconds since the experiment's start, which stamp the events.
-        delay_stats: the delay backend's stats(), if it has any: an object with lag_p99_s, lag_max_s, overflowed (a
+        delay_stats: the delay backend's stats(), if it has any: an object with lag_p99_s, lag_max_s,
+        overflowed (a
             count since its start), age_s and cpu_s; or None where nothing can be measured.
         interval_s: real seconds between events.
     """
@@ -99,7 +100,9 @@ class HostMonitor:
             after = cpu_times()
             try:
                 self._on_event(self._sample(before, after, delay))
-            except TestbedError:  # events can't be written any more: the engine hears of it by its own appends
+            except (
+                TestbedError
+            ):  # events can't be written any more: the engine hears of it by its own appends
                 return
             before = after
 

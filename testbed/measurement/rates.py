@@ -1,4 +1,4 @@
-"""Links over time: the rates that were set, the rates that the bottleneck queues let through, and the probes."""
+"""Links over time: the rates that were set, those that the bottleneck queues let through, and the probes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import pandas as pd
 
 from testbed.measurement.events import select
 
-# Set rates are TCP goodput, as speed tests report them; the queues count Ethernet frames. For a full-size packet:
-# 1500 bytes of IP + 14 of Ethernet against 1500 - 20 (IPv4) - 20 (TCP) - 12 (timestamps option) of payload.
+# Set rates are TCP goodput, as speed tests report them; the queues count Ethernet frames. For a full-size
+# packet: 1500 bytes of IP + 14 of Ethernet against 1500 - 20 (IPv4) - 20 (TCP) - 12 (timestamps option) of
+# payload.
 WIRE_PER_GOODPUT = 1514 / 1448
 
-SETTINGS = {"down_bps": "rate_down", "up_bps": "rate_up", "rtt_s": "rtt", "jitter_s": "jitter", "loss": "loss"}
+SETTINGS = {
+    "down_bps": "rate_down",
+    "up_bps": "rate_up",
+    "rtt_s": "rtt",
+    "jitter_s": "jitter",
+    "loss": "loss",
+}
 WINDOW_COLUMNS = ("node", "direction", "start_s", "end_s", "bytes", "rate_bps", "drops", "backlog")
 
 
@@ -22,8 +29,8 @@ def rate_windows(events: pd.DataFrame, least_s: float = 0.0) -> pd.DataFrame:
         least_s: neighbouring windows are joined until they are at least this long [emulated s].
 
     Returns:
-        Columns node, direction ('up' or 'down'), start_s, end_s, bytes, rate_bps (on the wire: frames with headers),
-        drops, backlog (largest, bytes).
+        Columns node, direction ('up' or 'down'), start_s, end_s, bytes, rate_bps (on the wire: frames with
+        headers), drops, backlog (largest, bytes).
     """
     rows = select(events, "throughput")
     rows = rows[rows["seconds"] > 0]
@@ -49,7 +56,7 @@ def rate_windows(events: pd.DataFrame, least_s: float = 0.0) -> pd.DataFrame:
 
 
 def _join(lengths_s: pd.Series, least_s: float) -> np.ndarray:
-    """The number of the joined window that each window goes to; a short rest at the end joins the one before it."""
+    """Which joined window each window goes to; a short rest at the end joins the one before it."""
     numbers, number, total_s = [], 0, 0.0
     for length_s in lengths_s:
         numbers.append(number)
@@ -60,7 +67,7 @@ def _join(lengths_s: pd.Series, least_s: float) -> np.ndarray:
 
 
 def highest_setting(events: pd.DataFrame, windows: pd.DataFrame, slack_s: float = 0.0) -> pd.Series:
-    """The highest rate [bit/s, as set] that held at any moment of each window, widened by slack_s on both sides.
+    """The highest rate [bit/s, as set] that held at any moment of each window, give or take slack_s.
 
     NaN where the link had no setting.
     """
@@ -80,9 +87,10 @@ def highest_setting(events: pd.DataFrame, windows: pd.DataFrame, slack_s: float 
 def links_table(events: pd.DataFrame, end_s: float | None = None) -> pd.DataFrame:
     """The content of links.parquet: a row for each setting, measured window and probe of each link.
 
-    Columns: node; source ('set', 'measured', 'probe'); quantity ('rate_down', 'rate_up', 'rtt', 'jitter', 'loss');
-    start_s, end_s (a setting holds until the next one); value [bit/s, s or probability]; set (a probe's set value).
-    Set and probed rates are TCP goodput; measured ones count Ethernet frames with their headers.
+    Columns: node; source ('set', 'measured', 'probe'); quantity ('rate_down', 'rate_up', 'rtt', 'jitter',
+    'loss'); start_s, end_s (a setting holds until the next one); value [bit/s, s or probability]; set (a
+    probe's set value). Set and probed rates are TCP goodput; measured ones count Ethernet frames with their
+    headers.
     """
     if end_s is None:
         end_s = float(events["t"].max()) if len(events) else 0.0

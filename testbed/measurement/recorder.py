@@ -1,4 +1,4 @@
-"""The one writer of a run's events: appended as lines of JSON while the run goes on, as a Parquet table at its end."""
+"""The one writer of a run's events: lines of JSON while the run goes on, a Parquet table at its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def write_error(path: Path, error: OSError) -> TestbedError:
         errno.EROFS: f"{path.parent} is read-only; choose another place with --out",
     }
     return TestbedError(
-        f"can't write {path}: {os.strerror(error.errno) if error.errno else error}", hint=hints.get(error.errno)
+        f"can't write {path}: {os.strerror(error.errno) if error.errno else error}",
+        hint=hints.get(error.errno),
     )
 
 
@@ -52,7 +53,7 @@ class EventRecorder:
         self._thread.start()
 
     def append(self, event: dict[str, Any]) -> None:
-        """Take one event (JSON-like values; docs/events.md). Returns at once; writing happens in the background.
+        """Take one event (JSON-like values; docs/events.md). Writing happens in the background.
 
         Raises:
             TestbedError: earlier events could not be written (disk full, say).
@@ -83,7 +84,7 @@ class EventRecorder:
                 raise write_error(self.path, error) from None
 
     def _write(self, data: bytes) -> None:
-        """All of `data` or none of it: a half-written batch is cut off again, so that it can be tried anew."""
+        """All of `data` or none of it: a half-written batch is cut off, so that it can be tried anew."""
         end = os.fstat(self._file).st_size
         rest = memoryview(data)
         try:
@@ -101,7 +102,7 @@ class EventRecorder:
                 pass  # kept in _error; the next append() or close() raises it
 
     def close(self) -> None:
-        """Write the rest, then all events as events.parquet. A second call does nothing. Raises TestbedError."""
+        """Write the rest, then all events as events.parquet. Idempotent. Raises TestbedError."""
         with self._lock:
             if self._stop.is_set():
                 return

@@ -1,4 +1,4 @@
-"""A run's folder: made before anything starts, filled while the run goes on, completed from its events at the end.
+"""A run's folder: made before anything starts, filled during the run, completed from its events at the end.
 
 What each file holds is in docs/events.md. Everything but the events can be derived again from them.
 """
@@ -18,7 +18,7 @@ import pandas as pd
 
 from testbed.errors import InputError, TestbedError, nearest
 from testbed.measurement.events import JSONL, PARQUET, read_events
-from testbed.measurement.fidelity import Verdict, judge
+from testbed.measurement.fidelity import Verdict, judge, setting
 from testbed.measurement.rates import links_table
 from testbed.measurement.recorder import EventRecorder, write_error
 from testbed.measurement.steps import counted_steps
@@ -66,7 +66,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def _process_start(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot: with its id, a name that is never reused. None: it is gone."""
+    """When a process started [clock ticks since boot]; with its id, a unique name. None: it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -129,15 +129,23 @@ class RunFolder:
             if near:
                 hint = f"did you mean {siblings / near}?"
             else:
-                hint = f"{siblings} holds no runs" if not runs else f"the runs in {siblings} are named otherwise"
+                hint = (
+                    f"{siblings} holds no runs" if not runs else f"the runs in {siblings} are named otherwise"
+                )
             raise InputError(where, "no such run folder", hint=hint)
         if not found.is_dir():
             inside = f"did you mean {found.parent}?" if _is_run(found.parent) else None
             raise InputError(where, "a file; expected a run folder", hint=inside)
         if not _is_run(found):
             runs = sorted(p.name for p in found.iterdir() if _is_run(p))
-            hint = f"it holds runs itself: {', '.join(runs[-3:])}" if runs else "run folders are made by `testbed run`"
-            raise InputError(where, f"no run folder: it has neither {MANIFEST} nor {JSONL} nor {PARQUET}", hint=hint)
+            hint = (
+                f"it holds runs itself: {', '.join(runs[-3:])}"
+                if runs
+                else "run folders are made by `testbed run`"
+            )
+            raise InputError(
+                where, f"no run folder: it has neither {MANIFEST} nor {JSONL} nor {PARQUET}", hint=hint
+            )
         manifest: Any = {}
         if (found / MANIFEST).exists():
             try:
@@ -162,7 +170,7 @@ class RunFolder:
         return self.path / LOGS
 
     def write_manifest(self, **fields: Any) -> None:
-        """Set fields of the manifest and write it, atomically. See docs/events.md for the names that reports read."""
+        """Set fields of the manifest and write it, atomically. docs/events.md lists what reports read."""
         if fields.get("status", STATUSES[0]) not in STATUSES:
             raise ValueError(f"status {fields['status']!r}: expected one of {', '.join(STATUSES)}")
         self.manifest.update({k: _plain(v) for k, v in fields.items()})
@@ -180,7 +188,7 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        """The manifest's status; 'interrupted' when it says 'running' but the process is gone; 'unknown' without one."""
+        """The manifest's status; 'interrupted' when it is 'running' but its process is gone; or 'unknown'."""
         status = self.manifest.get("status", "unknown")
         if status == "running":
             process = self.manifest.get("process") or {}
@@ -237,15 +245,18 @@ class RunFolder:
         return verdict
 
     def derive(self, events: pd.DataFrame | None = None) -> Verdict:
-        """Write steps.csv, links.parquet, fidelity.json and timeline.json anew from the events. Raises TestbedError."""
-        from testbed.report.timeline import trace_json  # here: the report package reads run folders by this module
+        """Write steps.csv, links.parquet, fidelity.json and timeline.json anew. Raises TestbedError."""
+        from testbed.report.timeline import (
+            trace_json,  # here: the report package reads run folders by this module
+        )
 
         events = self.events() if events is None else events
         verdict = judge(events, self.manifest)
         write_file(self.path / FIDELITY, json_text(verdict.to_dict()))
         write_file(self.path / STEPS, counted_steps(events).to_csv(index=False))
         write_file(self.path / LINKS, links_table(events).to_parquet(index=False))
-        write_file(self.path / TIMELINE, trace_json(events))
+        if (setting(self.manifest, "outputs") or {}).get("timeline", True):
+            write_file(self.path / TIMELINE, trace_json(events))
         return verdict
 
 
@@ -267,6 +278,6 @@ def check_space(path: Path, least_bytes: float = 50e6) -> None:
     left = free.f_bavail * free.f_frsize
     if left < least_bytes:
         raise TestbedError(
-            f"only {left / 1e6:.0f} MB are left on the disk of {path}; a run needs at least {least_bytes / 1e6:.0f} MB",
+            f"only {left / 1e6:.0f} MB left on the disk of {path}; at least {least_bytes / 1e6:.0f} MB needed",
             hint="free some space, or choose another place with --out",
         )

@@ -17,8 +17,8 @@ COLUMNS = ("step", "loss", "start_s", "end_s", "step_time_s", "samples", "attemp
 def attempts(events: pd.DataFrame) -> pd.DataFrame:
     """Every report of a step, in time order, with the columns of steps.csv and `counts` (bool).
 
-    A step that was redone after a rollback counts once: its last attempt. Steps that a rollback threw away and that
-    were not reached again before the run ended do not count at all.
+    A step that was redone after a rollback counts once: its last attempt. Steps that a rollback threw away
+    and that were not reached again before the run ended do not count at all.
     """
     rows = select(events, "step")
     table = pd.DataFrame(
@@ -58,14 +58,15 @@ def _count(devices: Any) -> float:
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Interval of the median by order statistics (distribution-free, from the binomial), or None below 6 values.
+    """Interval of the median by order statistics (distribution-free), or None below 6 values.
 
     With fewer than 6 values even (least, greatest) covers the median with less than 95 %.
     """
     ordered = np.sort(np.asarray([v for v in values if np.isfinite(v)], dtype=float))
     n = len(ordered)
     low = int(stats.binom.ppf((1 - confidence) / 2, n, 0.5)) if n else 0
-    # ppf gives the least k with P(X <= k) >= tail; the interval [x_(k), x_(n+1-k)] leaves out P(X < k) <= tail
+    # ppf gives the least k with P(X <= k) >= tail; the interval [x_(k), x_(n+1-k)] leaves out P(X < k) <=
+    # tail
     if n == 0 or low < 1:
         return None
     return float(ordered[low - 1]), float(ordered[n - low])
@@ -92,7 +93,9 @@ def recoveries(events: pd.DataFrame) -> pd.DataFrame:
         }
     )
     done = attempts(events)
-    disturbed = [((done["start_s"] < end) & (done["end_s"] > start)) for start, end in zip(rows["start"], rows["end"])]
+    disturbed = [
+        ((done["start_s"] < end) & (done["end_s"] > start)) for start, end in zip(rows["start"], rows["end"])
+    ]
     calm = done[~np.logical_or.reduce(disturbed)] if disturbed else done
     usual = calm["step_time_s"].median()
     # when training first got past each step: rollbacks don't move this frontier back
@@ -105,6 +108,8 @@ def recoveries(events: pd.DataFrame) -> pd.DataFrame:
             extra.append(np.nan)  # the run ended before training got past it
             continue
         began = frontier[i - 1] if i else 0.0
-        saved = checkpoints[(checkpoints["start"] >= began - 1e-6) & (checkpoints["end"] <= start)]["end"].max()
+        saved = checkpoints[(checkpoints["start"] >= began - 1e-6) & (checkpoints["end"] <= start)][
+            "end"
+        ].max()
         extra.append(frontier[i] - (max(began, saved) if np.isfinite(saved) else began) - usual)
     return table.assign(extra_s=np.asarray(extra, dtype=float))

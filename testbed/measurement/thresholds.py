@@ -1,4 +1,4 @@
-"""How much the emulation may deviate before a run is INVALID: every limit in one place, each with its reason."""
+"""How much the emulation may deviate before a run is INVALID: every limit in one place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.errors import InputError, unknown
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Limits of the fidelity verdict; docs/fidelity.md explains each. Seconds ending in _s are as said beside them.
+    """Limits of the fidelity verdict; docs/fidelity.md explains each. Names ending in _s are seconds.
 
     An experiment overrides them by name in its `fidelity:` block.
     """
@@ -25,7 +25,9 @@ class Thresholds:
     rtt_error_s: float = 0.001  # any one link: this much ...
     rtt_error_fraction: float = 0.02  # ... and this fraction of the set RTT
     # links, during training
-    rate_excess: float = 0.02  # more than the set rate through a bottleneck, in windows of leak_window_s: a leak
+    rate_excess: float = (
+        0.02  # more than the set rate through a bottleneck, in windows of leak_window_s: a leak
+    )
     leak_window_s: float = 1.0
     leak_allowance_bytes: float = 4 * 1514  # whole frames on a window's edges, and the shaper's least burst
     overflow_drops: float = 0  # packets dropped because the emulation's own queues were full
@@ -44,7 +46,9 @@ class Thresholds:
     cpu_busy: float = 0.95  # a second in which the machine was busier than this is saturated
     cpu_saturated_time: float = 0.2  # fraction of saturated seconds
     memory_available: float = 0.05  # least available memory, as a fraction of what there is
-    memory_stall: float = 0.1  # worst 10 s average of time in which every process waited for memory (PSI full)
+    memory_stall: float = (
+        0.1  # worst 10 s average of time in which every process waited for memory (PSI full)
+    )
     host_coverage: float = 0.5  # fraction of the run's seconds in which the machine was watched
 
     @classmethod
@@ -66,7 +70,9 @@ class Thresholds:
 
 
 def _value(where: str, name: str, value: Any) -> float:
-    expected = "a duration such as '50 ms'" if name.endswith("_s") else "a number, or a percentage such as '5 %'"
+    expected = (
+        "a duration such as '50 ms'" if name.endswith("_s") else "a number, or a percentage such as '5 %'"
+    )
     try:
         if isinstance(value, bool):
             raise ValueError

@@ -60,7 +60,10 @@ def churn_table(events: pd.DataFrame) -> pd.DataFrame:
         rows.append(row)
     for i, other in back.iterrows():
         if i not in used:
-            row = dict.fromkeys(COLUMNS, None) | {"node": other["peer"], "detected_after_s": other["detection_s"]}
+            row = dict.fromkeys(COLUMNS, None) | {
+                "node": other["peer"],
+                "detected_after_s": other["detection_s"],
+            }
             rows.append(row | _recovery(other) | {"_at": other["start_s"]})
     rows.sort(key=lambda r: r.get("_at") or (r["leave_s"] if _known(r["leave_s"]) else r["return_s"]) or 0.0)
     table = pd.DataFrame(rows, columns=list(COLUMNS))

@@ -1,4 +1,4 @@
-"""What each device did when: intervals of compute, wait, send, receive and absence, merged to what a figure can show."""
+"""What each device did when: computing, waiting, sending, receiving, absent; merged to what can be drawn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = ("node", "state", "start", "end", "label")
 
 
 def device_intervals(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
-    """Columns node, state, start, end, label. A device sends until the last byte has arrived at the other end.
+    """Columns node, state, start, end, label. A device sends until the last byte arrived at the other end.
 
     Args:
         end_s: closes absences that the run did not see the end of [emulated s].
@@ -26,7 +26,9 @@ def device_intervals(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
         _part(send["node"], "send", send["start"], send["end"], send["tag"]),
         _part(transfer["peer"], "send", transfer["start"], transfer["end"], transfer["tag"]),
         _part(transfer["node"], "receive", transfer["start"], transfer["end"], transfer["tag"]),
-        _part(away["node"], "offline", away["leave_s"].fillna(0), away["return_s"].fillna(end_s), away["mode"]),
+        _part(
+            away["node"], "offline", away["leave_s"].fillna(0), away["return_s"].fillna(end_s), away["mode"]
+        ),
     ]
     table = pd.concat(parts, ignore_index=True)
     table = table[table["node"].notna() & (table["end"] >= table["start"])]
@@ -46,7 +48,7 @@ def _part(node, state, start, end, label) -> pd.DataFrame:
 
 
 def merge(intervals: pd.DataFrame, gap_s: float = 0.0) -> pd.DataFrame:
-    """Join intervals of one device and state that overlap or are at most gap_s apart; adds `count`, how many it joins."""
+    """Join a device's intervals of one state that overlap or are at most gap_s apart; `count`: how many."""
     parts = []
     for (node, state), group in intervals.groupby(["node", "state"], sort=True):
         group = group.sort_values("start", kind="stable")
@@ -87,9 +89,14 @@ def fit(intervals: pd.DataFrame, duration_s: float, most: int = 12_000) -> tuple
 
 
 def shares(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
-    """Seconds that each device spent in each state (overlaps counted once): index node, a column for each state."""
+    """Seconds that each device spent in each state, overlaps counted once: index node, a column a state."""
     merged = merge(device_intervals(events, end_s))
     if not len(merged):
         return pd.DataFrame(columns=list(STATES), dtype=float)
-    seconds = (merged["end"] - merged["start"]).groupby([merged["node"], merged["state"]]).sum().unstack(fill_value=0.0)
+    seconds = (
+        (merged["end"] - merged["start"])
+        .groupby([merged["node"], merged["state"]])
+        .sum()
+        .unstack(fill_value=0.0)
+    )
     return seconds.reindex(columns=list(STATES), fill_value=0.0)

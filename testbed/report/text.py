@@ -64,7 +64,7 @@ def loss(value: float | None) -> str:
 
 
 def quantity(name: str, value: Any) -> str:
-    """A value by what its name says of its unit: step_time_s, rate_bps, memory_bytes, flops, loss, fraction."""
+    """A value by what its name says of its unit: step_time_s, rate_bps, memory_bytes, flops, …"""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
@@ -109,3 +109,7 @@ def titled(name: str) -> str:
 def natural(name: str) -> list:
     """Sort key: home-2 before home-10."""
     return [int(part) if part.isdigit() else part.lower() for part in re.split(r"(\d+)", str(name))]
+
+
+def short(name: str, most: int = 14) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"

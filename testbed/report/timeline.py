@@ -1,7 +1,7 @@
 """The run in Chrome's trace format: opens in Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-One process a device, with threads for computing, the network each way and its status; one process for training as a
-whole. Times are emulated microseconds. Format: "Trace Event Format", Google, 2016.
+One process a device, with threads for computing, the network each way and its status; one process for
+training as a whole. Times are emulated microseconds. Format: "Trace Event Format", Google, 2016.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from testbed.measurement.events import select
 from testbed.report.churn import absences
 from testbed.report.text import natural
 
-THREADS = {"status": 0, "compute": 100, "network up": 200, "network down": 300}  # room for lanes of overlapping slices
+THREADS = {
+    "status": 0,
+    "compute": 100,
+    "network up": 200,
+    "network down": 300,
+}  # room for lanes of overlapping slices
 _TRAINING = 1
 _LANES = 100
 
@@ -56,12 +61,19 @@ def _training(events: pd.DataFrame) -> Iterator[dict[str, Any]]:
         spans.append((e.start, e.end, name, {"loss": e.loss, "samples": e.samples}))
     yield from _slices(spans, _TRAINING, "steps", 0)
     spans = [
-        (e.start, e.end, f"recovery: {e.kind} ({e.peer})", {"detected_s": e.detected, "lost_steps": e.lost_steps})
+        (
+            e.start,
+            e.end,
+            f"recovery: {e.kind} ({e.peer})",
+            {"detected_s": e.detected, "lost_steps": e.lost_steps},
+        )
         for e in select(events, "recovery").itertuples()
     ]
     yield from _slices(spans, _TRAINING, "recovery", 100)
-    spans = [(e.start, e.end, f"checkpoint {_whole(e.step)}", {"bytes": e.bytes})
-             for e in select(events, "checkpoint").itertuples()]  # fmt: skip
+    spans = [
+        (e.start, e.end, f"checkpoint {_whole(e.step)}", {"bytes": e.bytes})
+        for e in select(events, "checkpoint").itertuples()
+    ]
     yield from _slices(spans, _TRAINING, "checkpoints", 200)
     for kind in ("warning", "plan"):
         for e in select(events, kind).itertuples():
@@ -71,22 +83,39 @@ def _training(events: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _device(events: pd.DataFrame, node: str, pid: int, end_s: float) -> Iterator[dict[str, Any]]:
     own = events[events["node"] == node]
-    spans = [(e.start, e.end, e.label or "compute", {"flops": e.flops, "busy_s": e.busy, "overrun_s": e.overrun})
-             for e in select(own, "compute").itertuples()]  # fmt: skip
+    spans = [
+        (e.start, e.end, e.label or "compute", {"flops": e.flops, "busy_s": e.busy, "overrun_s": e.overrun})
+        for e in select(own, "compute").itertuples()
+    ]
     yield from _slices(spans, pid, "compute", THREADS["compute"])
     arrived = select(events[events["peer"] == node], "transfer")
     spans = [(e.start, e.end, f"{e.tag} → {e.node}", {"bytes": e.bytes}) for e in arrived.itertuples()]
     flights = {(e.node, e.tag, round(e.start, 3)) for e in arrived.itertuples() if math.isfinite(e.start)}
     for e in select(own, "send").itertuples():  # those that arrived are shown already, until their last byte
-        if math.isfinite(e.start) and not any((e.peer, e.tag, round(e.start + d, 3)) in flights for d in (-1e-3, 0, 1e-3)):
+        if math.isfinite(e.start) and not any(
+            (e.peer, e.tag, round(e.start + d, 3)) in flights for d in (-1e-3, 0, 1e-3)
+        ):
             spans.append((e.start, e.end, f"{e.tag} → {e.peer}", {"bytes": e.bytes, "arrived": False}))
     yield from _slices(spans, pid, "network up", THREADS["network up"])
-    spans = [(e.start, e.end, f"{e.tag} ← {e.peer}", {"bytes": e.bytes}) for e in select(own, "transfer").itertuples()]
+    spans = [
+        (e.start, e.end, f"{e.tag} ← {e.peer}", {"bytes": e.bytes})
+        for e in select(own, "transfer").itertuples()
+    ]
     yield from _slices(spans, pid, "network down", THREADS["network down"])
-    spans = [(e.start, e.end, f"wait for {e.tag} from {e.peer or 'anyone'}", {}) for e in select(own, "wait").itertuples()]
+    spans = [
+        (e.start, e.end, f"wait for {e.tag} from {e.peer or 'anyone'}", {})
+        for e in select(own, "wait").itertuples()
+    ]
     away = absences(own)
-    spans += [(a.leave_s if math.isfinite(a.leave_s) else 0.0, a.return_s if math.isfinite(a.return_s) else end_s,
-               f"offline ({a.mode})", {"cause": a.cause}) for a in away.itertuples()]  # fmt: skip
+    spans += [
+        (
+            a.leave_s if math.isfinite(a.leave_s) else 0.0,
+            a.return_s if math.isfinite(a.return_s) else end_s,
+            f"offline ({a.mode})",
+            {"cause": a.cause},
+        )
+        for a in away.itertuples()
+    ]
     yield from _slices(spans, pid, "status", THREADS["status"])
     for e in select(own, "member").itertuples():
         yield _instant(pid, THREADS["status"], e.t, f"{e.peer} {e.kind}", "t")
@@ -117,12 +146,26 @@ def _slices(spans: list[tuple], pid: int, thread: str, tid: int) -> Iterator[dic
             lane, lanes = min(lanes, _LANES - 1), lanes + 1
         heapq.heappush(busy, (end, lane))
         args = {k: v for k, v in ((k, _number(v)) for k, v in args.items()) if v is not None}
-        yield {"ph": "X", "pid": pid, "tid": tid + lane, "name": str(name), "cat": thread, "ts": _us(start),
-               "dur": round(max(end - start, 0) * 1e6, 3), "args": args}  # fmt: skip
+        yield {
+            "ph": "X",
+            "pid": pid,
+            "tid": tid + lane,
+            "name": str(name),
+            "cat": thread,
+            "ts": _us(start),
+            "dur": round(max(end - start, 0) * 1e6, 3),
+            "args": args,
+        }
     for lane in range(min(lanes, _LANES)):
         name = thread if lane == 0 else f"{thread} ({lane + 1})"
         yield {"ph": "M", "pid": pid, "tid": tid + lane, "name": "thread_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": pid, "tid": tid + lane, "name": "thread_sort_index", "args": {"sort_index": tid + lane}}
+        yield {
+            "ph": "M",
+            "pid": pid,
+            "tid": tid + lane,
+            "name": "thread_sort_index",
+            "args": {"sort_index": tid + lane},
+        }
 
 
 def _instant(pid: int, tid: int, t: float, name: str, scope: str) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""All that a report says about one run, read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from testbed.measurement.events import select
+from testbed.measurement.fidelity import Verdict, setting
+from testbed.measurement.rates import rate_windows
+from testbed.measurement.run_folder import RunFolder
+from testbed.measurement.steps import attempts
+from testbed.report.churn import churn_table
+from testbed.report.intervals import device_intervals, shares
+from testbed.report.run_summary import RunSummary, message_bytes, summarize, wire_bytes
+from testbed.report.text import natural
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run as the figures and tables need it; times in emulated seconds.
+
+    nodes: the server first, then devices in natural order. bytes: index node, columns sent, received
+    (messages), wire_up, wire_down (with headers). shares: index node, seconds in each state.
+    """
+
+    run: RunFolder
+    events: pd.DataFrame
+    plan: dict[str, Any]
+    verdict: Verdict
+    summary: RunSummary
+    steps: pd.DataFrame
+    churn: pd.DataFrame
+    intervals: pd.DataFrame
+    shares: pd.DataFrame
+    windows: pd.DataFrame
+    bytes: pd.DataFrame
+    nodes: list[str]
+    end_s: float
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self.run.manifest
+
+    @property
+    def time_scale(self) -> float:
+        scale = setting(self.manifest, "time_scale", 1.0)
+        return float(scale) if isinstance(scale, (int, float)) else 1.0
+
+    def select(self, kind: str) -> pd.DataFrame:
+        return select(self.events, kind)
+
+    @property
+    def devices(self) -> list[str]:
+        return [n for n in self.nodes if n != "server"]
+
+
+def load(run_dir: str | Path | RunFolder) -> RunData:
+    """Read a run folder, complete or not.
+
+    Raises:
+        InputError: it is no run folder.
+    """
+    run = run_dir if isinstance(run_dir, RunFolder) else RunFolder.open(run_dir)
+    events, plan = run.events(), run.plan()
+    end_s = float(max(events["t"].max(), 0.0)) if len(events) else 0.0
+    names = {n for n in events["node"].dropna().unique() if n != "testbed"}
+    names |= {d.get("name") for d in (plan.get("cluster") or {}).get("devices", [])} - {None}
+    nodes = sorted(names, key=lambda n: (n != "server", natural(n)))
+    (sent, received), (wire_up, wire_down) = message_bytes(events), wire_bytes(events)
+    counted = pd.DataFrame(
+        {"sent": sent, "received": received, "wire_up": wire_up, "wire_down": wire_down}, dtype=float
+    )
+    return RunData(
+        run=run,
+        events=events,
+        plan=plan,
+        verdict=run.verdict(),
+        summary=summarize(run, events),
+        steps=attempts(events),
+        churn=churn_table(events),
+        intervals=device_intervals(events, end_s),
+        shares=shares(events, end_s),
+        windows=rate_windows(events),
+        bytes=counted.reindex(nodes),
+        nodes=nodes,
+        end_s=end_s,
+    )

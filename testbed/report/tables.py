@@ -1,0 +1,277 @@
+"""The report's tables, as HTML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from testbed.measurement.checks import shown
+from testbed.report import text
+from testbed.report.intervals import STATES
+from testbed.report.run_data import RunData
+from testbed.report.text import DASH, escape, missing
+
+_MOST_ROWS = 200
+_NUMBER_STARTS = tuple("0123456789.-−±" + DASH)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], marks: Mapping[int, str] | None = None) -> str:
+    """An HTML table of plain text; columns of numbers stand on the right. Long ones scroll within their box.
+
+    Args:
+        marks: row number -> CSS class.
+    """
+    cells = [[DASH if missing(v) or v == "" else str(v) for v in row] for row in rows]
+    left_out = len(cells) - _MOST_ROWS
+    cells = cells[:_MOST_ROWS]
+    numeric = [i > 0 and all(row[i].startswith(_NUMBER_STARTS) for row in cells) for i in range(len(head))]
+    style = [' class="n"' if n else "" for n in numeric]
+    out = ['<div class="scroll"><table><thead><tr>']
+    out += [f"<th{style[i]}>{escape(h)}</th>" for i, h in enumerate(head)]
+    out.append("</tr></thead><tbody>")
+    for r, row in enumerate(cells):
+        mark = f' class="{(marks or {})[r]}"' if r in (marks or {}) else ""
+        out.append(
+            f"<tr{mark}>" + "".join(f"<td{style[i]}>{escape(v)}</td>" for i, v in enumerate(row)) + "</tr>"
+        )
+    out.append("</tbody></table></div>")
+    if left_out > 0:
+        out.append(f'<p class="note">{left_out} more rows are in the run folder\'s files.</p>')
+    return "".join(out)
+
+
+def churn(data: RunData) -> str:
+    """Absences, and what followed from each."""
+    head = [
+        "device",
+        "how",
+        "left at",
+        "detected after",
+        "recovery",
+        "recovery took",
+        "step longer by",
+        "steps redone",
+        "returned at",
+    ]
+    rows = [
+        [
+            r["node"],
+            " ".join(str(v) for v in (r["mode"], f"({r['cause']})" if r["cause"] else None) if v)
+            or "not away: only lost from view",
+            _at(r["leave_s"]),
+            text.seconds(r["detected_after_s"]),
+            r["recovery"],
+            text.seconds(r["recovery_s"]),
+            text.seconds(r["extra_s"]),
+            text.number(r["lost_steps"]),
+            _at(r["return_s"]),
+        ]
+        for _, r in data.churn.iterrows()
+    ]
+    return table(head, rows)
+
+
+def _at(seconds: float) -> str:
+    return DASH if missing(seconds) else f"{seconds:.1f} s"
+
+
+def links(data: RunData) -> str:
+    """Each link's settings over the run, and what the probes found."""
+    head = [
+        "link",
+        "down, set at start (range)",
+        "up, set at start (range)",
+        "RTT, set",
+        "jitter",
+        "loss",
+        "changes",
+        "down, probed",
+        "up, probed",
+        "RTT, probed",
+    ]
+    settings, probes = data.select("link"), data.select("probe")
+    rows = []
+    for node in data.nodes:
+        own, probed = settings[settings["node"] == node], probes[probes["node"] == node]
+        if not len(own) and not len(probed):
+            continue
+        first = own.iloc[0] if len(own) else dict.fromkeys(settings.columns, np.nan)
+        rows.append(
+            [
+                node,
+                _range(first["down_bps"], own["down_bps"]),
+                _range(first["up_bps"], own["up_bps"]),
+                text.seconds(first["rtt_s"]),
+                text.seconds(first["jitter_s"]),
+                text.percent(first["loss"]),
+                max(len(own) - 1, 0),
+                *(_probed(probed, q) for q in ("rate_down", "rate_up", "rtt")),
+            ]
+        )
+    return table(head, rows)
+
+
+def _range(first: float, rates: pd.Series) -> str:
+    """'49.8 Mbit/s (33.3–66.4)': the first rate, and the range where it changes."""
+    if not len(rates) or rates.nunique() < 2:
+        return text.rate(first)
+    low, high = text.rate(rates.min()).split(), text.rate(rates.max()).split()
+    same_unit = low[1] == high[1] == text.rate(first).split()[1]
+    span = f"{low[0]}–{high[0]}" if same_unit else f"{' '.join(low)} – {' '.join(high)}"
+    return f"{text.rate(first)} ({span})"
+
+
+def _probed(probes: pd.DataFrame, quantity: str) -> str:
+    own = probes[probes["quantity"] == quantity]
+    if not len(own):
+        return DASH
+    p = own.iloc[-1]
+    show = text.seconds if quantity == "rtt" else text.rate
+    if missing(p["set"]) or missing(p["measured"]) or p["set"] <= 0:
+        return show(p["measured"])
+    if quantity == "rtt":
+        return f"{show(p['measured'])} ({1e3 * (p['measured'] - p['set']):+.2f} ms)"
+    return f"{show(p['measured'])} ({100 * (p['measured'] / p['set'] - 1):+.1f} %)"
+
+
+def devices(data: RunData) -> str:
+    """Each device's computer, bytes, and where its time went."""
+    described = {d.get("name"): d for d in (data.plan.get("cluster") or {}).get("devices", [])}
+    server = (data.plan.get("cluster") or {}).get("server")
+    if server:
+        described["server"] = server
+    head = [
+        "node",
+        "profile",
+        "speed",
+        "memory",
+        "sent",
+        "received",
+        "on the wire ↑",
+        "on the wire ↓",
+        *(f"{s} (time)" for s in STATES),
+    ]
+    rows = []
+    for node in data.nodes:
+        d = described.get(node, {})
+        moved = data.bytes.loc[node]
+        share = data.shares.loc[node] if node in data.shares.index else dict.fromkeys(STATES, 0.0)
+        rows.append(
+            [
+                node,
+                d.get("profile") or DASH,
+                text.speed(d.get("flops")),
+                text.size(d.get("memory_bytes")),
+                *(text.size(moved[c]) for c in ("sent", "received", "wire_up", "wire_down")),
+                *(text.percent(share[s] / data.end_s, 2) if data.end_s > 0 else DASH for s in STATES),
+            ]
+        )
+    return table(head, rows)
+
+
+def fidelity(data: RunData) -> str:
+    """Every check: the measured number beside its threshold."""
+    head = ["check", "measured", "threshold", "", "where and how"]
+    rows, marks = [], {}
+    for i, c in enumerate(data.verdict.checks):
+        sign = {True: "✓ ok", False: "✗ failed", None: "not measured"}[c.ok]
+        bound = "at least " if c.name == "host_coverage" else ""
+        where = c.text + (f" (first at {c.at_s:.1f} s)" if c.at_s is not None else "")
+        rows.append([c.title, shown(c.measured, c.unit), bound + shown(c.threshold, c.unit), sign, where])
+        marks[i] = {True: "ok", False: "bad", None: "dim"}[c.ok]
+    return table(head, rows, marks)
+
+
+def measured_compute_s(data: RunData) -> dict[str, float]:
+    """Median over steps of the seconds that each device computed in it; steps without any are left out."""
+    compute = data.select("compute")
+    steps = data.steps[data.steps["counts"]].sort_values("start_s")
+    if not len(compute) or not len(steps):
+        return {}
+    at = np.searchsorted(steps["start_s"].to_numpy(), compute["start"].to_numpy(), side="right") - 1
+    inside = (at >= 0) & (compute["start"].to_numpy() < steps["end_s"].to_numpy()[np.maximum(at, 0)])
+    took = (compute["end"] - compute["start"])[inside]
+    per_step = took.groupby([compute["node"][inside], at[inside]]).sum()
+    return per_step.groupby(level=0).median().to_dict() if len(per_step) else {}
+
+
+def plan(data: RunData) -> str:
+    """The runner's plan: what it predicted against what was measured, and its data as tables."""
+    out = [f"<p>{escape(note)}</p>" for note in data.plan.get("notes") or []]
+    predicted = data.plan.get("predicted") or {}
+    measured = {"step_time_s": data.summary.step_time_median_s}
+    if predicted:
+        rows = [
+            [
+                text.titled(k),
+                text.quantity(k, v),
+                text.quantity(k, measured.get(k)),
+                f"{100 * (measured[k] / v - 1):+.3g} %" if v and measured.get(k) else DASH,
+            ]
+            for k, v in predicted.items()
+        ]
+        out.append(table(["predicted by the planner", "predicted", "measured (median)", "difference"], rows))
+    content = data.plan.get("data") or {}
+    tables = {
+        k: v for k, v in content.items() if isinstance(v, list) and v and all(isinstance(r, dict) for r in v)
+    }
+    nested = {
+        k: v for k, v in content.items() if k not in tables and isinstance(v, (dict, list)) and _long(v)
+    }
+    scalars = [
+        [text.titled(k), text.quantity(k, v)]
+        for k, v in content.items()
+        if k not in tables and k not in nested
+    ]
+    if scalars:
+        out.append(table(["setting", "value"], scalars))
+    micro_batches = (data.plan.get("training") or {}).get("micro_batches")
+    compute = measured_compute_s(data)
+    for name, rows in tables.items():
+        out.append(f"<h3>{escape(text.titled(name).capitalize())}</h3>")
+        out.append(_records(rows, compute, micro_batches))
+    for name, value in nested.items():
+        shown_value = json.dumps(value, indent=1, ensure_ascii=False)
+        out.append(
+            f"<details><summary>{escape(text.titled(name))}</summary><pre>{escape(shown_value[:50_000])}</pre></details>"
+        )
+    return "".join(out)
+
+
+def _long(value: Any) -> bool:
+    return len(json.dumps(value)) > 120
+
+
+def _records(rows: list[dict[str, Any]], compute: dict[str, float], micro_batches: int | None) -> str:
+    """Rows of the plan; those that name a device get its predicted and measured compute time a step."""
+    columns = list(dict.fromkeys(k for r in rows for k in r))
+    head = ["", *(text.titled(c) for c in columns)]
+    body = [[str(i), *(text.quantity(c, r.get(c)) for c in columns)] for i, r in enumerate(rows)]
+    if "device" in columns:
+        if micro_batches and {"forward_s", "backward_s"} <= set(columns):
+            head.append("computes a step, predicted")
+            for line, r in zip(body, rows):
+                line.append(
+                    text.seconds(micro_batches * ((r.get("forward_s") or 0) + (r.get("backward_s") or 0)))
+                )
+        head.append("computes a step, measured (median)")
+        for line, r in zip(body, rows):
+            line.append(text.seconds(compute.get(r.get("device"))))
+    return table(head, body)
+
+
+def facts(content: Mapping[str, Any]) -> str:
+    """Nested settings as a table of dotted names and values."""
+    return table(["", "value"], list(_flat("", content)))
+
+
+def _flat(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        for k, v in value.items():
+            yield from _flat(f"{prefix}.{k}" if prefix else str(k), v)
+    else:
+        yield prefix, text.quantity(prefix.rpartition(".")[2], value)
