@@ -39,6 +39,7 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
       testbed run quickstart --repeat 5
       testbed run quickstart --dry-run
     """
+    from testbed.cli.progress import LiveProgress, PlainProgress, RunView
     from testbed.experiment.loading import load_experiment
     from testbed.experiment.running import dry_run_text, run_once
     from testbed.experiment.setup import run_setup
@@ -54,7 +55,10 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
     for number in range(repeat):
         if repeat > 1:
             console.print(f"repeat {number + 1} of {repeat}", style="bold")
-        done = run_once(setup, out, console=console, command=command, after=_keep_open(console) if keep else None)
+        view = RunView(setup.loaded.experiment.training.steps, [d.name for d in setup.cluster.devices])
+        live = console.is_terminal and not keep
+        progress = LiveProgress(view, console) if live else PlainProgress(view, console.print)
+        done = run_once(setup, out, progress=progress, command=command, after=_keep_open(console) if keep else None)
         folders.append(done.path)
         summary = summarize(done.path)
         if as_json:

@@ -131,7 +131,7 @@ class EmulationRun:
                 state, setup.network.topology, setup.network.link_changes, caps=self.caps,
                 delay_backend=e.network.delay_backend, switch=e.network.switch,
                 congestion_control=e.network.congestion_control, buffer_s=e.links.buffer, tdf=e.tdf, seed=e.seed,
-                on_link=self._link_event, log_dir=self.folder.logs,
+                label=str(setup.loaded.path), on_link=self._link_event, log_dir=self.folder.logs,
             )
             self.progress.stage(f"building the network: {len(setup.network.topology.homes)} homes, "
                                 f"delay by {shaped.backend_name}")

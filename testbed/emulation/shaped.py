@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -17,9 +16,9 @@ from testbed.emulation.delay.base import DelayBackend
 from testbed.emulation.link_model import AccessLink, access_links, server_delay
 from testbed.emulation.network import EmulatedNetwork, NetworkSettings
 from testbed.emulation.replay import Replayer, ReplayPlan
-from testbed.emulation.state import RunState
+from testbed.emulation.state import STATE_DIR, RunState, process_value
 
-HOSTS_FILE = "network.json"  # in the state's folder: how another process finds the hosts
+HOSTS_FILE = "hosts.json"  # how another process finds the hosts
 
 
 class ShapedNetwork:
@@ -32,7 +31,7 @@ class ShapedNetwork:
         caps: what this machine can do.
         delay_backend: 'auto', 'netem' or 'nfqueue'.
         switch, congestion_control, buffer_s: see NetworkSettings.
-        tdf: time dilation factor. seed: of loss and jitter.
+        tdf: time dilation factor. seed: of loss and jitter. label: what others find this network by.
         on_link: called for each setting that was applied, as (emulated time, home, settings, seconds late).
         log_dir: for the delay line's log.
     """
@@ -40,7 +39,7 @@ class ShapedNetwork:
     def __init__(self, state: RunState, topology: Topology, changes: dict[str, list[tuple[float, LinkState]]], *,
                  caps: Capabilities, delay_backend: str = "auto", switch: str = "bridge",
                  congestion_control: str = "cubic", buffer_s: float = 0.1, tdf: float = 1.0, seed: int = 0,
-                 on_link: Callable[[float, str, LinkState, float], None] | None = None,
+                 label: str = "", on_link: Callable[[float, str, LinkState, float], None] | None = None,
                  log_dir: Path | None = None):
         self.state, self.topology, self.changes, self.tdf, self.seed = state, topology, changes, tdf, seed
         self.backend_name = choose_delay_backend(caps, delay_backend)
@@ -48,7 +47,7 @@ class ShapedNetwork:
             switch=switch, congestion_control=congestion_control, buffer_s=buffer_s * tdf,
             delay_backend=self.backend_name,
         )
-        self._on_link, self._log_dir = on_link, log_dir
+        self._on_link, self._log_dir, self._label = on_link, log_dir, label
         self._stack = ExitStack()
         self._replayer: Replayer | None = None
         self._current = {home: series[0][1] for home, series in changes.items()}
@@ -72,11 +71,9 @@ class ShapedNetwork:
     def _start_backend(self, links: dict[str, AccessLink]) -> None:
         delays = {home: a.delay for home, a in links.items()}
         delays[SERVER] = server_delay(self.topology.server_link, self.tdf)
-        self.backend.start(self.network.hosts, delays, self.network.shared_ports, self.seed)
+        self.backend.start(self.network.delay_ports(), delays, self.network.shared_ports(), self.seed)
         pid = getattr(self.backend, "pid", None)
         if pid is not None:
-            from testbed.emulation.state import process_value
-
             self.state.record("process", process_value(pid))
 
     def begin(self, t0_monotonic: float) -> None:
@@ -87,6 +84,7 @@ class ShapedNetwork:
 
     def _applied(self, t_s: float, home: str, state: LinkState, late_s: float) -> None:
         self._current[home] = state
+        self._write_link(home, state)
         if self._on_link is not None:
             self._on_link(t_s, home, state, late_s)
 
@@ -109,20 +107,23 @@ class ShapedNetwork:
         self._stack.close()
 
     def _write_hosts(self) -> None:
-        """Let other processes find the hosts (testbed exec); removed with everything else."""
-        path = hosts_path(self.state.run_id)
-        self.state.record("path", str(path))
-        hosts = {name: {"netns": self.state.netns(name), "ip": h.ip, "interface": h.interface}
+        """Let other processes find the hosts and the settings in force (testbed exec); removed with the rest."""
+        folder = live_folder(self.state.run_id)
+        self.state.record("path", str(folder))
+        folder.mkdir()
+        hosts = {name: {"netns": h.netns, "netns_path": h.netns_path, "ip": h.ip, "interface": h.interface}
                  for name, h in self.network.hosts.items()}
-        path.write_text(json.dumps({"command": self.state.command, "started": time.time(), "hosts": hosts,
-                                    "tdf": self.tdf}))
+        for home, link in self._current.items():
+            self._write_link(home, link)
+        (folder / HOSTS_FILE).write_text(json.dumps({"label": self._label, "tdf": self.tdf, "hosts": hosts}))
+
+    def _write_link(self, home: str, link: LinkState) -> None:
+        (live_folder(self.state.run_id) / f"{home}.link").write_text(json.dumps(asdict(link)))
 
 
-def hosts_path(run_id: str) -> Path:
-    """Where a live network describes its hosts."""
-    from testbed.emulation.state import STATE_DIR
-
-    return STATE_DIR / f"{run_id}.{HOSTS_FILE}"
+def live_folder(run_id: str) -> Path:
+    """Where a live network describes itself to other processes."""
+    return STATE_DIR / f"{run_id}.live"
 
 
 def make_backend(name: str, log_dir: Path | None) -> DelayBackend:

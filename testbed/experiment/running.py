@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
 
 from testbed import __version__
 from testbed.emulation.capabilities import Capabilities, can_run, choose_delay_backend, probe
+from testbed.emulation.engine import EmulationRun, ProgressLike
 from testbed.errors import CapabilityError
 from testbed.experiment.setup import RunSetup
 from testbed.measurement.run_folder import RunFolder, check_space, json_text
@@ -33,11 +34,9 @@ class DoneRun:
     report: Path | None
 
 
-def run_once(setup: RunSetup, out: Path, *, console: Console, command: str,
+def run_once(setup: RunSetup, out: Path, *, progress: AbstractContextManager[ProgressLike], command: str,
              after: Callable[[Any], None] | None = None) -> DoneRun:
     """Execute a checked setup: folder, engine, report. Raises CapabilityError when this machine can't run it."""
-    from testbed.cli.progress import LiveProgress, PlainProgress, RunView
-    from testbed.emulation.engine import EmulationRun
 
     caps = capable()
     experiment = setup.loaded.experiment
@@ -46,10 +45,8 @@ def run_once(setup: RunSetup, out: Path, *, console: Console, command: str,
     folder.write_experiment(yaml.safe_dump(setup.loaded.data, sort_keys=False, allow_unicode=True))
     folder.write_plan(setup.plan)
     folder.write_manifest(**manifest(setup, caps, command))
-    view = RunView(experiment.training.steps, [d.name for d in setup.cluster.devices])
-    live = console.is_terminal and not after
-    with LiveProgress(view, console) if live else PlainProgress(view, lambda text: console.print(text)) as progress:
-        result = EmulationRun(setup, folder, caps, progress, command=command).run(after)
+    with progress as shown:
+        result = EmulationRun(setup, folder, caps, shown, command=command).run(after)
     report = None
     if experiment.outputs.report:
         from testbed.report import build_report

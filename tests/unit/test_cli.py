@@ -1,0 +1,75 @@
+"""The command line as a user meets it: help, errors, exit codes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from testbed.cli import COMMANDS, cli, main
+
+
+def run_main(*args: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "testbed", *args], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_an_example(name):
+    result = CliRunner().invoke(cli, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    assert f"testbed {name}" in result.output
+    assert "Example" in result.output
+
+
+def test_unknown_command_names_the_nearest():
+    done = run_main("docter")
+    assert done.returncode == 2
+    assert "did you mean 'doctor'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("args", "expected"), [
+    (["run", "quickstrt"], "did you mean experiments/quickstart.yaml?"),
+    (["run", "quickstart", "--set", "training.step=3"], "did you mean 'steps'?"),
+    (["run", "quickstart", "--set", "training.schedule=1f2b"], "did you mean '1f1b'?"),
+    (["run", "quickstart", "--set", "training.runner=pipelin"], "did you mean 'pipeline'?"),
+    (["run", "quickstart", "--set", "links.trace=traces/links/quikstart.csv"], "did you mean traces/links/quickstart.csv?"),
+    (["run", "quickstart", "--set", "devices.profiles=[latpop]"], "did you mean 'laptop'?"),
+    (["run", "quickstart", "--set", "training.stages=9"], "9 stages"),
+    (["run", "quickstart", "--set", "fidelity.rate_eror_mean=0.1"], "did you mean 'rate_error_mean'?"),
+    (["run", "quickstart", "--set", "availability.mapping={h9: h1}"], "unknown device 'h9'"),
+    (["run", "smoke", "--set", "devices.define.tiny={speed: 1 GFLOP/s, memory: 100 kB}",
+      "--set", "devices.profiles=[tiny]"], "memory"),
+    (["run", "smoke", "--set", "topology.homes=[]"], "expected 1 to 4000"),
+    (["show", "runs/nothing"], "no such run folder"),
+    (["report", "Makefile"], "expected a run folder"),
+    (["exec", "smoke", "h1"], "expected a command"),
+    (["exec", "smoke", "--with", "server", "h1", "--", "true"], "expected HOST=COMMAND"),
+    (["shell", "smoke", "--at", "5"], "has no unit"),
+])
+def test_bad_input_ends_before_anything_starts(args, expected):
+    done = run_main(*args)
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_schema_is_json():
+    result = CliRunner().invoke(cli, ["schema"])
+    assert json.loads(result.output)["title"] == "Experiment"
+
+
+def test_bug_keeps_its_traceback(monkeypatch):
+    """Only errors that users can act on lose their traceback."""
+    monkeypatch.setitem(COMMANDS, "boom", "tests.unit.test_cli:boom")
+    with pytest.raises(ZeroDivisionError):
+        main(["boom"])
+
+
+import click  # noqa: E402
+
+
+@click.command()
+def boom():
+    raise ZeroDivisionError
