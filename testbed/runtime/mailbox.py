@@ -36,6 +36,11 @@ class View:
     async def next_event(self) -> MembershipEvent:
         return await self._events.get()
 
+    def forget(self) -> None:
+        """Events so far are history: the next one is the next change from now on."""
+        while not self._events.empty():
+            self._events.get_nowait()
+
     def apply(self, event: MembershipEvent) -> None:
         """Take the next change of the log."""
         self.version += 1
@@ -149,6 +154,15 @@ class Mailbox:
                 waiters.remove(waiter)
                 if not waiters:
                     del self._receivers[tag]
+
+    def has(self, source: str | None, tag: str) -> bool:
+        """Whether `recv` would return at once."""
+        sources = self._waiting.get(tag) or {}
+        return any(sources.values()) if source is None else bool(sources.get(source))
+
+    def behind(self) -> bool:
+        """Whether messages are held back until the view catches up."""
+        return bool(self._held)
 
     def receivers(self) -> list[tuple[str | None, str]]:
         """(source, tag) of each receive that waits now."""
