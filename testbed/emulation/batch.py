@@ -1,4 +1,4 @@
-"""Run many ip or tc commands in one process: at once for set-up, or by a process that stays open for changes."""
+"""Many ip or tc commands in one process: all at once for set-up, or one that stays open for changes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def run(program: str, lines: Sequence[str], netns: str | None = None) -> None:
         return
     argv = [program, "-batch", "-"]
     done = subprocess.run(
-        argv_in(netns, argv) if netns else argv, input="\n".join(lines) + "\n", capture_output=True, text=True,
-        check=False,
+        argv_in(netns, argv) if netns else argv, input="\n".join(lines) + "\n",
+        capture_output=True, text=True, check=False,
     )
     if done.returncode:
         match = _FAILED.search(done.stderr)
@@ -42,7 +42,7 @@ def run(program: str, lines: Sequence[str], netns: str | None = None) -> None:
 
 
 class Batch:
-    """A `tc` or `ip` that stays open in a namespace: a command costs some 50 µs. Safe to use from several threads."""
+    """A `tc` or `ip` that stays open in a namespace: some 50 µs a command. Safe with several threads."""
 
     _CHUNK = 64  # lines between two waits, so that output can't fill the pipe while we still write
 

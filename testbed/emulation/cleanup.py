@@ -111,7 +111,7 @@ def teardown(run: RunState) -> CleanReport:
 
 @contextlib.contextmanager
 def sysctl_lock() -> Iterator[None]:
-    """Held while a sysctl of the whole machine is changed or restored, so that runs don't undo each other's."""
+    """Held while a sysctl of the whole machine changes, so that runs don't undo each other's."""
     directory = os.open(state.STATE_DIR, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
@@ -192,7 +192,7 @@ def _kill(pids: set[int]) -> None:
 def _end_processes(
     report: CleanReport, recorded: set[int], netns: Sequence[str], cgroups: Sequence[str]
 ) -> None:
-    """SIGKILL to recorded processes with their groups, and to all in the cgroups and namespaces; until they are gone."""
+    """SIGKILL to recorded processes and their groups, and to all in cgroups and namespaces, until all end."""
     spared = _ourselves()
     recorded = recorded - spared
     killed: set[int] = set()
@@ -248,7 +248,8 @@ def _remove_cgroup(cgroup: Path, report: CleanReport) -> None:
                 report.cgroups += 1
         if cgroup.is_dir():
             if time.monotonic() > deadline:
-                report.problems.append(f"cgroup {cgroup}: still in use by {sorted(_members(cgroup)) or 'the kernel'}")
+                users = sorted(_members(cgroup)) or "the kernel"
+                report.problems.append(f"cgroup {cgroup}: still in use by {users}")
                 return
             time.sleep(0.01)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from testbed.emulation import names, netlink
 from testbed.emulation.namespaces import in_thread, inside
 
-# Entries for every other host up to this many hosts: they cost 0.5 kB of kernel memory each, all pairs of them.
+# Up to this many hosts, each has an entry for every other: 0.5 kB of kernel memory a pair and direction.
 FULL_MESH_MAX = 400
 _SYSCTL = Path("/proc/sys/net")  # shows the network namespace of the thread that looks
 
@@ -20,8 +20,9 @@ _SYSCTL = Path("/proc/sys/net")  # shows the network namespace of the thread tha
 class HostPort:
     """One host (a home's device, or the server) and its access link.
 
-    In the namespace `netns`: `interface`. In the run's own namespace: `port` (the far end of that veth), `inner`
-    (its egress is the uplink's bottleneck) and `bridge_port` (its egress is the downlink's bottleneck).
+    In the namespace `netns`: `interface`. In the run's own namespace: `port` (the far end of that veth),
+    `inner` (its egress is the uplink's bottleneck) and `bridge_port` (its egress is the downlink's
+    bottleneck).
     """
 
     name: str
@@ -85,7 +86,7 @@ def delay_port(host: HostPort) -> DelayPort:
 
 
 def neighbours_of(host: HostPort, hosts: Sequence[HostPort]) -> list[HostPort]:
-    """Those that a host has permanent ARP entries for: all others, or (beyond FULL_MESH_MAX) server and homes."""
+    """Whom a host has ARP entries for: all others; beyond FULL_MESH_MAX, a home has only the server's."""
     if len(hosts) <= FULL_MESH_MAX or host.index == 0:
         return [other for other in hosts if other is not host]
     return [other for other in hosts if other.index == 0]
@@ -94,19 +95,20 @@ def neighbours_of(host: HostPort, hosts: Sequence[HostPort]) -> list[HostPort]:
 def setup_commands(host: HostPort, hosts: Sequence[HostPort], congestion_control: str) -> list[str]:
     """What `set_up` does, as commands: for the manifest and for --dry-run."""
     others = neighbours_of(host, hosts)
-    arp = (
-        f"ip -n {host.netns} neigh replace {others[0].ip} lladdr {others[0].mac} dev {host.interface} nud permanent"
-        + (f"  # and so for each of {len(others)} others; the MAC is 02:00 and the address" if others[1:] else "")
-    ) if others else ""
-    return [line for line in (
+    ip, dev = f"ip -n {host.netns}", f"dev {host.interface}"
+    lines = [
         f"ip netns exec {host.netns} sysctl -w net.ipv6.conf.all.disable_ipv6=1",
-        f"ip -n {host.netns} link set lo up",
-        f"ip -n {host.netns} link set {host.interface} up",
-        f"ip -n {host.netns} addr add {host.ip}/{names.SUBNET_BITS} dev {host.interface} noprefixroute",
-        f"ip -n {host.netns} route replace 10.0.0.0/{names.SUBNET_BITS} dev {host.interface} proto kernel scope link "
-        f"src {host.ip} congctl {congestion_control}",
-        arp,
-    ) if line]
+        f"{ip} link set lo up",
+        f"{ip} link set {host.interface} up",
+        f"{ip} addr add {host.ip}/{names.SUBNET_BITS} {dev} noprefixroute",
+        f"{ip} route replace 10.0.0.0/{names.SUBNET_BITS} {dev} proto kernel scope link src {host.ip} "
+        f"congctl {congestion_control}",
+    ]
+    if others:
+        lines.append(f"{ip} neigh replace {others[0].ip} lladdr {others[0].mac} {dev} nud permanent")
+    if len(others) > 1:
+        lines[-1] += f"  # and so for all {len(others)} others; a MAC is 02:00 and the address"
+    return lines
 
 
 def disable_ipv6() -> None:
@@ -127,38 +129,34 @@ def disable_ipv6_in(netns: str) -> None:
 def set_up(hosts: Iterable[HostPort], congestion_control: str) -> None:
     """Address, route, ARP entries and loopback of each host, whose namespace and interface exist.
 
-    The congestion control is an attribute of the route, not the namespace's sysctl: that one takes only names that
-    the whole machine allows to everyone (tcp_allowed_congestion_control), a setting which is not ours to change.
+    The congestion control is an attribute of the route, not the namespace's sysctl: that one takes only
+    names that the whole machine allows to everyone (tcp_allowed_congestion_control), a setting which is not
+    ours to change.
 
     Raises:
         OSError: the kernel refused something.
     """
     hosts = list(hosts)
-    entries: dict[int, tuple[bytes, int]] = {}  # by interface index (the same nearly everywhere): all, size of one
+    encoded: dict[tuple[int, int], bytes] = {}  # ARP entry of a host, by its index and the interface's
+
+    def entry(interface: int, other: HostPort) -> bytes:
+        key = interface, other.index
+        if key not in encoded:
+            encoded[key] = netlink.encode([netlink.neighbour(interface, other.ip, other.mac)])
+        return encoded[key]
 
     def one(host: HostPort) -> None:
         with inside(host.netns), netlink.Route() as route:
             disable_ipv6()
             index = socket.if_nametoindex(host.interface)
-            if len(hosts) <= FULL_MESH_MAX:
-                if index not in entries:
-                    every = netlink.encode(netlink.neighbour(index, h.ip, h.mac) for h in hosts)
-                    entries[index] = every, len(every) // len(hosts)
-                every, size = entries[index]
-                at = place[host.index] * size
-                arp = every[:at] + every[at + size:]
-            else:
-                arp = netlink.encode(netlink.neighbour(index, h.ip, h.mac) for h in neighbours_of(host, hosts))
-            route.send(
-                [
-                    netlink.link_up(1),
-                    netlink.link_up(index),
-                    netlink.address(index, host.ip, names.SUBNET_BITS),
-                    netlink.subnet_route(index, host.ip, names.SUBNET_BITS, congestion_control),
-                ]
-            )
+            route.send([
+                netlink.link_up(1),
+                netlink.link_up(index),
+                netlink.address(index, host.ip, names.SUBNET_BITS),
+                netlink.subnet_route(index, host.ip, names.SUBNET_BITS, congestion_control),
+            ])
+            arp = b"".join(entry(index, other) for other in neighbours_of(host, hosts))
             if arp:
                 route.send([netlink.link_up(index)], arp)
 
-    place = {host.index: i for i, host in enumerate(hosts)}
     in_thread(lambda: [one(host) for host in hosts])

@@ -1,7 +1,8 @@
 """Mininet's objects on a network that is already built: hosts with lazy shells, switches, links.
 
-Mininet itself makes an interface, an address or a qdisc with one shell command each, and a shell a host; here they
-only describe what is there, so `mininet.cli.CLI(network.net)` and code written for Mininet's API find what they expect.
+Mininet itself makes an interface, an address or a qdisc with one shell command each, and a shell a host;
+here they only describe what is there, so `mininet.cli.CLI(network.net)` and code written for Mininet's API
+find what they expect.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class NamespaceNode(Node):
         self._constructing = False
 
     def startShell(self, mnopts: str | None = None) -> None:
-        """Start the shell, unless called by Node's constructor, which would start one for each host of hundreds."""
+        """Start the shell; not when Node's constructor asks, for there may be hundreds of hosts."""
         if self._constructing or self.shell:
             return
         self.master, self.slave = pty.openpty()
@@ -118,7 +119,7 @@ class EmulatedIntf(Intf):
 
 
 class EmulatedLink(Link):
-    """An access link or a shared link, end to end: what lies between its two interfaces is in docs/network.md."""
+    """An access link or a shared link; docs/network.md shows what lies between its two interfaces."""
 
     @classmethod
     def makeIntfPair(cls, *_args: Any, **_kwargs: Any) -> None:
@@ -141,7 +142,7 @@ class EmulatedMininet(Mininet):
 
     @classmethod
     def init(cls) -> None:
-        """Mininet raises limits and sysctls of the whole machine here, and leaves them so; nothing needs them."""
+        """Mininet raises sysctls of the whole machine here, and leaves them so; nothing needs them."""
 
     def start(self) -> None:
         """Everything runs already."""
@@ -163,7 +164,8 @@ def build(network: EmulatedNetwork) -> Mininet:
     net = EmulatedMininet(network)
     ports = {}
     for number, bridge in enumerate(network.plan.bridges, start=1):
-        net.addSwitch(bridge.name, netns=network.net_namespace, interface=bridge.interface, dpid=f"{number:x}")
+        net.addSwitch(
+            bridge.name, netns=network.net_namespace, interface=bridge.interface, dpid=f"{number:x}")
         ports.update({port: (bridge.name, i) for i, port in enumerate(bridge.ports, start=1)})
     for host in network.hosts.values():
         net.addHost(host.name, netns=host.netns, ip=f"{host.ip}/{names.SUBNET_BITS}", mac=host.mac)

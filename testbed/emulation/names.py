@@ -1,8 +1,8 @@
-"""Names and addresses of everything that a run makes: one place, so that nothing can collide or outgrow its limit.
+"""Names and addresses of all that a run makes: one place, so that nothing can collide or outgrow its limit.
 
-A network interface's name has at most 15 characters, so interfaces are named by number (h12-eth0, p12, x12, y12); the
-names that a user chose appear in namespaces' names and in Mininet's node names only. Host 0 is the server, homes
-count from 1.
+A network interface's name has at most 15 characters, so interfaces are named by number (h12-eth0, p12, x12,
+y12); the names that a user chose appear in namespaces' names and in Mininet's node names only. Host 0 is
+the server, homes count from 1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_run_id(text: str) -> bool:
 
 
 def short(name: str) -> str:
-    """`name` where it can be part of a namespace's name as it is, else a readable part and six digits of its hash.
+    """`name` as part of a namespace's name: as it is where possible, else what is readable of it and a hash.
 
     'net' is the run's own namespace, so a home of that name gets a hash too.
     """

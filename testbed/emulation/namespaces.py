@@ -52,7 +52,7 @@ def inside(netns: str) -> Iterator[None]:
 
 
 def in_thread(function: Callable[[], T]) -> T:
-    """Call `function` in a thread of its own and give back its result, so that namespaces it enters stay its own."""
+    """Call `function` in a thread of its own, so that namespaces it enters stay its own; gives its result."""
     outcome: list[Any] = []
 
     def call() -> None:

@@ -1,7 +1,8 @@
-"""The few rtnetlink messages that are needed a thousand times: a host's set-up, and the counters of all queues.
+"""The few rtnetlink messages that are needed by the thousand: a host's set-up, and counters of all queues.
 
-Written out here because a library that decodes every attribute takes a hundred times as long (one dump of 256 homes'
-queues a second has to cost next to nothing), and because `ip -batch` can't enter another namespace a line.
+Written out here because a library that decodes every attribute takes a hundred times as long (one dump of
+256 homes' queues a second has to cost next to nothing), and because `ip -batch` can't enter another
+namespace a line.
 
 Sources: linux/rtnetlink.h, linux/if_link.h, linux/pkt_sched.h, linux/gen_stats.h.
 """
@@ -41,11 +42,11 @@ def attributes(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]
 
 
 class Route:
-    """An rtnetlink socket; it belongs to the network namespace that the calling thread is in now, for good."""
+    """An rtnetlink socket; it belongs, for good, to the network namespace that the caller is in now."""
 
     def __init__(self):
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-        self._socket.setsockopt(socket.SOL_SOCKET, 32, 1 << 20)  # SO_SNDBUFFORCE: all of a host's entries at once
+        self._socket.setsockopt(socket.SOL_SOCKET, 32, 1 << 20)  # SO_SNDBUFFORCE: all entries at once
         self._socket.setsockopt(socket.SOL_SOCKET, 33, 1 << 22)  # SO_RCVBUFFORCE
         self._socket.settimeout(10)
         self._socket.bind((0, 0))
@@ -61,7 +62,7 @@ class Route:
         self.close()
 
     def send(self, requests: Sequence[Request], more: bytes = b"") -> None:
-        """Send requests in one system call, `more` (from `encode`) among them; wait until the kernel has done all.
+        """Send requests, and `more` (from `encode`), in one system call; wait until the kernel has done all.
 
         Raises:
             OSError: the first request that failed, with the kernel's error number.
@@ -87,7 +88,7 @@ class Route:
                 at += (length + 3) & ~3
 
     def dump_qdiscs(self) -> Iterator[tuple[bytes, int, int]]:
-        """(buffer, start, end) of each qdisc's message body, from its struct tcmsg on; statistics included."""
+        """(buffer, start, end) of each qdisc's message from its struct tcmsg on, statistics included."""
         self._seq += 1
         self._socket.send(_message(_GETQDISC, _DUMP, bytes(20), self._seq))
         while True:
@@ -123,14 +124,16 @@ def address(index: int, ip: str, prefix: int) -> Request:
     """ip addr add … noprefixroute: the route is added apart, with its congestion control."""
     packed = socket.inet_aton(ip)
     body = struct.pack("=BBBBi", socket.AF_INET, prefix, 0, 0, index)
-    body += attribute(1, packed) + attribute(2, packed) + attribute(8, struct.pack("=I", _IFA_F_NOPREFIXROUTE))
+    body += attribute(1, packed) + attribute(2, packed)
+    body += attribute(8, struct.pack("=I", _IFA_F_NOPREFIXROUTE))
     return _NEWADDR, _CREATE | _REPLACE, body
 
 
 def subnet_route(index: int, ip: str, prefix: int, congestion_control: str) -> Request:
     """ip route replace SUBNET dev … src IP congctl NAME"""
     number = struct.unpack(">I", socket.inet_aton(ip))[0] & (0xFFFFFFFF << (32 - prefix))
-    body = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, 254, 2, 253, 1, 0)  # main, kernel, link, unicast
+    table, protocol, scope, kind = 254, 2, 253, 1  # main, kernel, link, unicast
+    body = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, table, protocol, scope, kind, 0)
     body += attribute(1, struct.pack(">I", number)) + attribute(4, struct.pack("=i", index))
     body += attribute(7, socket.inet_aton(ip))
     body += attribute(8, attribute(16, congestion_control.encode() + b"\0"))

@@ -1,7 +1,7 @@
-"""The emulated network of one run: built in batches, shaped per access link, changed in place, removed completely.
+"""The emulated network of one run: built in batches, shaped link by link, changed in place, removed whole.
 
-Where things are (docs/network.md has the picture): every host is a named network namespace; one more, the run's own,
-holds the bridges and each access link's switch side. Nothing is made in the root namespace.
+Where things are (docs/network.md has the picture): every host is a named network namespace; one more, the
+run's own, holds the bridges and each access link's switch side. Nothing is made in the root namespace.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class EmulatedNetwork:
     net: Mininet
 
     def __init__(
-        self, state: RunState, topology: Topology, links: Mapping[str, Link], settings: NetworkSettings | None = None
+        self, state: RunState, topology: Topology, links: Mapping[str, Link],
+        settings: NetworkSettings | None = None,
     ):
         """Plan it; nothing is made yet. `links` has a link for each home (time dilation applied).
 
@@ -82,7 +83,8 @@ class EmulatedNetwork:
         """Make namespaces, links, bridges and shaping, and the Mininet object on them.
 
         Raises:
-            CapabilityError: the kernel or a program lacks something; TestbedError: a command failed. What was made
+            CapabilityError: the kernel or a program lacks something; TestbedError: a command failed. What
+            was made
                 until then is in the state file: call `stop`.
         """
         p, netns = self.plan, self.net_namespace
@@ -131,7 +133,7 @@ class EmulatedNetwork:
     # Changes
 
     def set_links(self, changes: Mapping[str, Link]) -> None:
-        """Change rates and buffers of homes (or 'server') in place, all in one go. Delays are the delay backend's.
+        """Change rates and buffers of homes (or 'server') in place, all in one go. Delays are another's part.
 
         Raises:
             InputError: an unknown name, or a rate that isn't positive; nothing is changed then.
@@ -151,7 +153,7 @@ class EmulatedNetwork:
                 raise unknown("shared link", "shared link", name, self.shared)
             port = self.shared[name]
             shapes[port.up_interface], shapes[port.down_interface] = plan.link_shapes(
-                name, Link(uplink_bps=link.uplink_bps, downlink_bps=link.downlink_bps), self.settings)
+                name, link, self.settings)
         self._change(shapes)
 
     def _change(self, shapes: dict[str, shaping.Shape]) -> None:
@@ -164,10 +166,11 @@ class EmulatedNetwork:
                 self._note(f"tc -n {self.net_namespace} ", lines)
 
     def link_down(self, name: str) -> None:
-        """Cut a host's access link, both ways at once; what waits in its queues is lost. No error when it is down.
+        """Cut a host's access link, both ways at once; what waits in its queues is lost. May be repeated.
 
-        One interface between the two bottlenecks goes down. The host keeps address, route, ARP entries and carrier,
-        as behind a home router whose line fails; not even a FIN or RST of a dying process gets out.
+        One interface between the two bottlenecks goes down. The host keeps address, route, ARP entries and
+        carrier, as behind a home router whose line fails; not even a FIN or RST of a dying process gets
+        out.
         """
         host = self.host(name)
         with self._lock:
@@ -200,7 +203,7 @@ class EmulatedNetwork:
         return dict(self.shared)
 
     def counters(self) -> dict[str, dict[str, QueueCounters]]:
-        """Counters since start of each bottleneck, by host (and shared link), 'up' and 'down'. One dump for all."""
+        """Counters since start, by host (and shared link), then 'up' and 'down'. One dump for all."""
         with self._lock:
             by_interface = self._queues.read()
         found = {name: {"up": by_interface[h.inner], "down": by_interface[h.bridge_port]}
@@ -228,7 +231,7 @@ class EmulatedNetwork:
         namespaces.enter_namespace(self.host(host).netns)
 
     def tc(self, lines: Sequence[str]) -> None:
-        """Apply further tc commands in the run's own namespace (a delay backend's), and list them. Raises TestbedError."""
+        """Apply further tc commands in the run's own namespace, and list them. Raises TestbedError."""
         with self._lock:
             self._tc.run(lines)
             self._note(f"tc -n {self.net_namespace} ", lines)

@@ -1,9 +1,10 @@
-"""The whole network of a run as data: hosts, interfaces and the commands that make them. Pure; needs no root."""
+"""The network of a run as data: hosts, interfaces and the commands that make them. Pure; needs no root."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from testbed.cluster import Link, Topology
 from testbed.cluster.model import SERVER
@@ -24,7 +25,7 @@ _VETH = "numtxqueues 1 numrxqueues 1"
 class NetworkSettings:
     """How the network is built, beside its topology.
 
-    congestion_control: of every host's TCP. buffer_s: size of each bottleneck's buffer, in seconds at its rate.
+    congestion_control: of every host's TCP. buffer_s: each bottleneck's buffer, in seconds at its rate.
     mtu: bytes of an IP packet, on every interface.
     """
 
@@ -39,43 +40,42 @@ class NetworkSettings:
             raise unknown("network.switch", "switch", self.switch, SWITCHES)
         if self.delay_backend not in DELAY_BACKENDS:
             raise unknown("network.delay_backend", "delay backend", self.delay_backend, DELAY_BACKENDS)
-        if not 0 < self.buffer_s <= 60:
-            raise InputError("network.buffer", f"{self.buffer_s} s; expected more than 0 and at most 60 seconds")
+        if not (self.buffer_s > 0 and math.isfinite(self.buffer_s)):
+            raise InputError("network.buffer", f"{self.buffer_s} s; expected more than 0")
         if not 576 <= self.mtu <= 9000:
             raise InputError("network.mtu", f"{self.mtu}; expected 576 to 9000 bytes")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Bridge:
-    """A switch. `name` is its node's name in Mininet, `interface` the bridge's; ports are its members.
+    """A switch: its node's name in Mininet, its interface, its members, and the hosts that lie behind each.
 
-    Where each host lies is told to the bridge, not learned: a frame to a host that is down, or hasn't spoken yet,
-    would go out by every port and take capacity from every home.
+    Where each host lies is told to the bridge, not learned: a frame to a host that is down, or hasn't spoken
+    yet, would go out by every port and take capacity from every home.
     """
 
     name: str
     interface: str
-    ports: tuple[str, ...]
-    macs: dict[str, str]  # of hosts that lie behind a port: MAC -> port
+    ports: list[str] = field(default_factory=list)
+    macs: dict[str, str] = field(default_factory=dict)  # MAC -> port
 
 
-@dataclass(frozen=True)
+@dataclass
 class NetworkPlan:
-    """What to make, in order: namespaces; `ip_lines`, `bridge_lines`, `tc_lines` in `net_netns`; the hosts' own side.
+    """What to make: namespaces; `ip_lines`, `bridge_lines`, `tc_lines` in `net_netns`; the hosts' own side.
 
-    With switch 'ovs' the bridges and their ports come from Open vSwitch (testbed.emulation.openvswitch) instead of
-    `bridge_lines`.
+    With switch 'ovs' the bridges and their ports come from Open vSwitch (testbed.emulation.openvswitch).
     """
 
     net_netns: str
-    hosts: dict[str, HostPort]
-    shared: dict[str, SharedPort]
-    bridges: tuple[Bridge, ...]
-    ip_lines: tuple[str, ...]
-    bridge_lines: tuple[str, ...]
-    tc_lines: tuple[str, ...]
-    shapes: dict[str, shaping.Shape]  # by interface
     settings: NetworkSettings
+    hosts: dict[str, HostPort]
+    shared: dict[str, SharedPort] = field(default_factory=dict)
+    bridges: list[Bridge] = field(default_factory=list)  # the core first
+    ip_lines: list[str] = field(default_factory=list)
+    bridge_lines: list[str] = field(default_factory=list)
+    tc_lines: list[str] = field(default_factory=list)
+    shapes: dict[str, shaping.Shape] = field(default_factory=dict)  # by interface
 
     @property
     def namespaces(self) -> list[str]:
@@ -84,15 +84,84 @@ class NetworkPlan:
     def commands(self) -> list[str]:
         """Everything as one list of commands."""
         hosts = list(self.hosts.values())
+        switch: list[str] = []
+        if self.settings.switch == "ovs":
+            from testbed.emulation import openvswitch
+
+            switch = openvswitch.commands(self.net_netns, self.bridges)
         return [
             *(f"ip netns add {netns}" for netns in self.namespaces),
             f"ip netns exec {self.net_netns} sysctl -w net.ipv6.conf.all.disable_ipv6=1",
             *(f"ip -n {self.net_netns} {line}" for line in self.ip_lines),
+            *switch,
             *(f"bridge -n {self.net_netns} {line}" for line in self.bridge_lines),
             *(f"tc -n {self.net_netns} {line}" for line in self.tc_lines),
             *(line for host in hosts
               for line in host_setup.setup_commands(host, hosts, self.settings.congestion_control)),
         ]
+
+    # The builders below are called once, by make_plan, in their order.
+
+    def _add_bridge(self, name: str) -> Bridge:
+        bridge = Bridge(name, names.bridge(len(self.bridges)))
+        self.bridges.append(bridge)
+        if self.settings.switch == "bridge":
+            self.ip_lines.append(
+                f"link add {bridge.interface} up{self._mtu} type bridge stp_state 0 forward_delay 0 "
+                "mcast_snooping 0 ageing_time 100000000")
+        return bridge
+
+    @property
+    def _mtu(self) -> str:
+        return f" mtu {self.settings.mtu}" if self.settings.mtu != 1500 else ""
+
+    def _add_pair(self, member: str, bridge: Bridge, other: str, other_bridge: Bridge | None = None) -> None:
+        """A veth pair whose first end, and perhaps second, is a member of a bridge."""
+        masters = ["", ""]
+        for i, (end, of) in enumerate(((member, bridge), (other, other_bridge))):
+            if of is not None:
+                of.ports.append(end)
+                masters[i] = f" master {of.interface}" if self.settings.switch == "bridge" else ""
+        self.ip_lines += [
+            f"link add {member} up{masters[0]}{self._mtu} {_VETH} type veth "
+            f"peer name {other}{self._mtu} {_VETH}",
+            f"link set {other}{masters[1]} up",
+        ]
+
+    def _add_shared_links(self, topology: Topology, core: Bridge) -> dict[str, tuple[Bridge, str]]:
+        """Each shared link's bridge, and the core's port towards it."""
+        found: dict[str, tuple[Bridge, str]] = {}
+        for index, link in enumerate(topology.shared_links, start=1):
+            if link.name in self.hosts or link.name in found or link.name == CORE:
+                raise _taken(topology, "neighbourhood", link.name)
+            up, down = names.shared_up(index), names.shared_down(index)
+            found[link.name] = self._add_bridge(link.name), down
+            self.shared[link.name] = SharedPort(
+                link.name, link.members, link.delay_s, names.netns_path(self.net_netns), up, down)
+            self.shapes[up], self.shapes[down] = link_shapes(link.name, link, self.settings)
+            self._add_pair(down, core, up, found[link.name][0])
+            self.tc_lines += shaping.shared_link(up, down, self.shapes[up], self.shapes[down])
+        return found
+
+    def _add_access_link(
+        self, host: HostPort, link: Link, core: Bridge, shared: tuple[Bridge, str] | None
+    ) -> None:
+        up, down = link_shapes(host.name, link, self.settings)
+        self.shapes[host.inner], self.shapes[host.bridge_port] = up, down
+        self.ip_lines.append(
+            f"link add {host.port} up{self._mtu} {_VETH} type veth peer name {host.interface} "
+            f"address {host.mac}{self._mtu} {_VETH} gso_max_segs 1 netns {host.netns}")
+        bridge, port_at_core = shared or (core, host.bridge_port)
+        self._add_pair(host.bridge_port, bridge, host.inner)
+        bridge.macs[host.mac] = host.bridge_port
+        core.macs[host.mac] = port_at_core
+        if self.settings.switch == "bridge":
+            self.ip_lines.append(f"link set {host.bridge_port} type bridge_slave flood off learning off")
+        self.tc_lines += shaping.access_link(host.port, host.inner, host.bridge_port, up, down)
+
+
+def _taken(topology: Topology, kind: str, name: str) -> InputError:
+    return InputError(f"topology {topology.name}", f"{kind} {name!r}: the name is taken; expected another")
 
 
 def _hosts(run_id: str, topology: Topology) -> dict[str, HostPort]:
@@ -100,108 +169,62 @@ def _hosts(run_id: str, topology: Topology) -> dict[str, HostPort]:
     hosts: dict[str, HostPort] = {}
     for index, name in enumerate((SERVER, *topology.homes)):
         if name in hosts or name == CORE:
-            raise InputError(f"topology {topology.name}", f"home {name!r}: the name is taken; expected another")
+            raise _taken(topology, "home", name)
         hosts[name] = HostPort(
-            name=name, netns=names.namespace(run_id, name), interface=names.host_interface(index), ip=names.ip(index),
-            mac=names.mac(index), index=index, shared_link=behind.get(name), net_netns=names.net_namespace(run_id),
+            name=name, netns=names.namespace(run_id, name), interface=names.host_interface(index),
+            ip=names.ip(index), mac=names.mac(index), index=index, shared_link=behind.get(name),
+            net_netns=names.net_namespace(run_id),
         )
     return hosts
 
 
-def _shape(where: str, rate_bps: float, settings: NetworkSettings) -> shaping.Shape:
-    try:
-        return shaping.shape(rate_bps, settings.buffer_s, settings.mtu)
-    except ValueError as error:
-        raise InputError(where, str(error)) from None
+def link_shapes(name: str, link, settings: NetworkSettings) -> tuple[shaping.Shape, shaping.Shape]:
+    """(uplink, downlink) bottlenecks of a Link or SharedLink.
+
+    Raises:
+        InputError: a rate that isn't positive.
+    """
+    shapes = []
+    for direction, rate_bps in (("uplink", link.uplink_bps), ("downlink", link.downlink_bps)):
+        try:
+            shapes.append(shaping.shape(rate_bps, settings.buffer_s, settings.mtu))
+        except ValueError as error:
+            raise InputError(f"link of {name}, {direction}", str(error)) from None
+    return shapes[0], shapes[1]
 
 
-def link_shapes(name: str, link: Link, settings: NetworkSettings) -> tuple[shaping.Shape, shaping.Shape]:
-    """(uplink, downlink) bottlenecks of an access link or shared link. Raises InputError: a rate that isn't positive."""
-    return (
-        _shape(f"link of {name}, uplink", link.uplink_bps, settings),
-        _shape(f"link of {name}, downlink", link.downlink_bps, settings),
-    )
-
-
-def make_plan(run_id: str, topology: Topology, links: Mapping[str, Link], settings: NetworkSettings) -> NetworkPlan:
+def make_plan(
+    run_id: str, topology: Topology, links: Mapping[str, Link], settings: NetworkSettings
+) -> NetworkPlan:
     """Plan the network of `topology`, with `links` for the homes (rates as TCP goodput, real bit/s).
 
     Raises:
         InputError: a home without a link, a name that is taken, a rate that isn't positive, too many homes.
     """
+    where = f"topology {topology.name}"
     if len(topology.homes) > names.MAX_HOMES:
-        raise InputError(f"topology {topology.name}",
-                         f"{len(topology.homes)} homes; expected {names.MAX_HOMES} at most")
+        raise InputError(where, f"{len(topology.homes)} homes; expected {names.MAX_HOMES} at most")
     for name in links:
         if name not in topology.homes:
             raise unknown("links", "home", name, topology.homes)
-    hosts = _hosts(run_id, topology)
-    net_netns = names.net_namespace(run_id)
-    mtu = f" mtu {settings.mtu}" if settings.mtu != 1500 else ""
-    core = names.bridge(0)
-    ports: dict[str, list[str]] = {core: []}
-    macs: dict[str, dict[str, str]] = {core: {}}
-    bridge_names = {core: CORE}
-    of_shared: dict[str, tuple[str, str]] = {}  # shared link -> its bridge, its port at the core
-    shared: dict[str, SharedPort] = {}
-    shapes: dict[str, shaping.Shape] = {}
-    ip_lines: list[str] = []
-    tc_lines: list[str] = []
-    switched = settings.switch == "bridge"
-
-    def pair(member: str, bridge: str, other: str, other_bridge: str | None = None) -> None:
-        """A veth pair whose first end is a member of a bridge."""
-        ports[bridge].append(member)
-        master = f" master {bridge}" if switched else ""
-        ip_lines.append(f"link add {member} up{master}{mtu} {_VETH} type veth peer name {other}{mtu} {_VETH}")
-        other_master = f" master {other_bridge}" if switched and other_bridge else ""
-        ip_lines.append(f"link set {other}{other_master} up")
-        if other_bridge:
-            ports[other_bridge].append(other)
-
-    for index, link in enumerate(topology.shared_links, start=1):
-        bridge, up, down = names.bridge(index), names.shared_up(index), names.shared_down(index)
-        if link.name in hosts or link.name in of_shared or link.name == CORE:
-            raise InputError(f"topology {topology.name}", f"neighbourhood {link.name!r}: the name is taken")
-        of_shared[link.name], bridge_names[bridge], ports[bridge], macs[bridge] = (bridge, down), link.name, [], {}
-        shared[link.name] = SharedPort(link.name, link.members, link.delay_s, names.netns_path(net_netns), up, down)
-        shapes[up], shapes[down] = link_shapes(
-            link.name, Link(uplink_bps=link.uplink_bps, downlink_bps=link.downlink_bps), settings)
-        pair(down, core, up, bridge)
-        tc_lines += shaping.shared_link(up, down, shapes[up], shapes[down])
-    for name, host in hosts.items():
+    plan = NetworkPlan(names.net_namespace(run_id), settings, _hosts(run_id, topology))
+    core = plan._add_bridge(CORE)
+    shared = plan._add_shared_links(topology, core)
+    for name, host in plan.hosts.items():
         link = topology.server_link if name == SERVER else links.get(name)
         if link is None:
-            raise InputError(f"links of topology {topology.name}", f"home {name!r} has no link; expected one for each")
-        shapes[host.inner], shapes[host.bridge_port] = link_shapes(name, link, settings)
-        ip_lines.append(
-            f"link add {host.port} up{mtu} {_VETH} type veth peer name {host.interface} address {host.mac}{mtu} "
-            f"{_VETH} gso_max_segs 1 netns {host.netns}"
-        )
-        bridge = core
-        if host.shared_link:
-            bridge, macs[core][host.mac] = of_shared[host.shared_link]
-        macs[bridge][host.mac] = host.bridge_port
-        pair(host.bridge_port, bridge, host.inner)
-        if switched:
-            ip_lines.append(f"link set {host.bridge_port} type bridge_slave flood off learning off")
-        tc_lines += shaping.access_link(
-            host.port, host.inner, host.bridge_port, shapes[host.inner], shapes[host.bridge_port])
-    for bridge, members in ports.items():
-        if len(members) > BRIDGE_PORTS_MAX:
+            raise InputError(f"links of {where}", f"home {name!r} has none; expected one for each home")
+        plan._add_access_link(host, link, core, shared.get(host.shared_link))
+    for bridge in plan.bridges:
+        if len(bridge.ports) > BRIDGE_PORTS_MAX:
             raise InputError(
-                f"topology {topology.name}", f"{len(members)} links meet at {bridge_names[bridge]!r}; expected "
-                f"{BRIDGE_PORTS_MAX} at most", hint="put homes into neighbourhoods (kind: two-level)")
-    if switched:
-        ip_lines[:0] = [f"link add {bridge} up{mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0 "
-                        "ageing_time 100000000" for bridge in ports]
-    bridge_lines = [f"fdb replace {mac} dev {port} master static"
-                    for places in macs.values() for mac, port in places.items()] if switched else []
-    return NetworkPlan(
-        net_netns=net_netns, hosts=hosts, shared=shared,
-        bridges=tuple(Bridge(bridge_names[b], b, tuple(members), macs[b]) for b, members in ports.items()),
-        ip_lines=tuple(ip_lines), bridge_lines=tuple(bridge_lines), tc_lines=tuple(tc_lines), shapes=shapes, settings=settings,
-    )
+                where,
+                f"{len(bridge.ports)} links meet at {bridge.name!r}; expected {BRIDGE_PORTS_MAX} at most",
+                hint="put homes into neighbourhoods (kind: two-level)")
+        if settings.switch == "bridge":
+            plan.bridge_lines += [
+                f"fdb replace {mac} dev {port} master static" for mac, port in bridge.macs.items()]
+    return plan
 
 
 def plan_commands(topology: Topology, links: Mapping[str, Link], settings: NetworkSettings) -> list[str]:

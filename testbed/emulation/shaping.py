@@ -1,15 +1,16 @@
-"""What tc is told for a rate and a buffer: pure functions that make command lines, so that tests need no root.
+"""What tc is told for a rate and a buffer: pure functions that make command lines; tests need no root.
 
-A bottleneck is an HTB class for the rate and a byte-limited FIFO (bfifo) for the buffer. It is made once, by
-`add_bottleneck`, and only ever changed in place afterwards, by `change_bottleneck`: adding anew would drop the queue
-and leak a burst.
+A bottleneck is an HTB class for the rate and a byte-limited FIFO (bfifo) for the buffer. It is made once,
+by `add_bottleneck`, and only ever changed in place afterwards, by `change_bottleneck`: adding anew would
+drop the queue and leak a burst.
 
-Why the uplink takes the way that `access_link` gives it. A queue that holds packets of a local socket pushes back on
-that socket ("TCP small queues": no more than a millisecond or so of data below TCP), so a shaped interface on the
-sender's own machine never fills its buffer, and neither does one that gets packets by tc's *redirect*, which keeps the
-socket's claim on them. *mirror* makes a clone, which belongs to no socket; the original is dropped. Measured with
-one cubic flow over 20 Mbit/s and a buffer of 100 ms: with redirect the queue stays at 40 to 50 ms and never drops;
-with mirror and drop it fills to 73-96 ms and drops, as a home router's queue does.
+Why the uplink takes the way that `access_link` gives it. A queue that holds packets of a local socket
+pushes back on that socket ("TCP small queues": no more than a millisecond or so of data below TCP), so a
+shaped interface on the sender's own machine never fills its buffer, and neither does one that gets packets
+by tc's *redirect*, which keeps the socket's claim on them. *mirror* makes a clone, which belongs to no
+socket; the original is dropped. Measured with one cubic flow over 20 Mbit/s and a buffer of 100 ms: with
+redirect the queue stays at 40 to 50 ms and never drops; with mirror and drop it fills to 73-96 ms and
+drops, as a home router's queue does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from testbed.emulation.link_model import FRAME_BYTES, GOODPUT_BYTES, MTU
 BURST_S = 0.001  # what may leave at once after a pause; a timer that is late by no more loses no rate
 BURST_MIN_FRAMES = 2
 BUFFER_MIN_FRAMES = 4
-QUANTUM_MAX_BYTES = 200_000  # the kernel calls more 'big' and says so in its log; less than a frame is 'small'
+QUANTUM_MAX_BYTES = 200_000  # more is 'big' to the kernel, which says so in its log
 _ETHERNET_BYTES = FRAME_BYTES - MTU
 _HEADER_BYTES = MTU - GOODPUT_BYTES
 
@@ -31,7 +32,7 @@ _ALL = "protocol all prio 1 u32 match u32 0 0"
 
 @dataclass(frozen=True)
 class Shape:
-    """One direction's bottleneck, as tc gets it. Rates and sizes count Ethernet frames (IP packet + 14 bytes)."""
+    """A bottleneck as tc gets it. Rates and sizes count Ethernet frames (IP packet + 14 bytes)."""
 
     rate_bps: int
     burst_bytes: int  # HTB burst and cburst
@@ -42,8 +43,8 @@ class Shape:
 def shape(goodput_bps: float, buffer_s: float, mtu: int = MTU) -> Shape:
     """The bottleneck that lets one TCP flow carry `goodput_bps` of payload and holds `buffer_s` of queue.
 
-    The rate grows by the share of headers in a full frame: 1514 / 1448 at an MTU of 1500. The burst is what the rate
-    carries in BURST_S, but two frames at least; the buffer four frames at least.
+    The rate grows by the share of headers in a full frame: 1514 / 1448 at an MTU of 1500. The burst is what
+    the rate carries in BURST_S, but two frames at least; the buffer four frames at least.
 
     Raises:
         ValueError: a rate or a buffer that isn't positive and finite.
@@ -89,7 +90,7 @@ def change_bottleneck(dev: str, old: Shape, new: Shape) -> list[str]:
     A buffer that shrinks keeps what is queued; a new one that is full already drops what arrives.
     """
     lines = []
-    if (old.rate_bps, old.burst_bytes, old.quantum_bytes) != (new.rate_bps, new.burst_bytes, new.quantum_bytes):
+    if _class(dev, old) != _class(dev, new):
         lines.append(f"class change {_class(dev, new)}")
     if old.limit_bytes != new.limit_bytes:
         lines.append(f"qdisc change {_buffer(dev, new)}")
@@ -99,9 +100,10 @@ def change_bottleneck(dev: str, old: Shape, new: Shape) -> list[str]:
 def access_link(port: str, inner: str, bridge_port: str, up: Shape, down: Shape) -> list[str]:
     """tc commands for one access link, whose two veths and bridge port exist.
 
-    Uplink: what enters by `port` is mirrored to `inner`, whose egress is the uplink's bottleneck, and comes out at
-    `bridge_port`. Downlink: the bridge sends by `bridge_port`, whose egress is the downlink's bottleneck; what enters
-    by `inner` is redirected to `port`, and so to the host. (mirred's own `drop` ends the original: no need for gact.)
+    Uplink: what enters by `port` is mirrored to `inner`, whose egress is the uplink's bottleneck, and comes
+    out at `bridge_port`. Downlink: the bridge sends by `bridge_port`, whose egress is the downlink's
+    bottleneck; what enters by `inner` is redirected to `port`, and so to the host. (mirred's own `drop`
+    ends the original: no need for gact.)
     """
     return [
         *add_bottleneck(inner, up),

@@ -1,7 +1,7 @@
 """What a run has made on this machine, listed in a file before each object is made.
 
-The file is what makes clean-up complete after SIGKILL: `cleanup.clean` reads it and removes what it lists, and nothing
-else. It lives on /run, which a reboot empties together with all that it describes.
+The file is what makes clean-up complete after SIGKILL: `cleanup.clean` reads it and removes what it lists,
+and nothing else. It lives on /run, which a reboot empties together with all that it describes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = ("netns", "cgroup", "process", "path", "sysctl", "mount")
 
 
 def start_time(pid: int) -> str | None:
-    """A process's start time in clock ticks since boot (tells a reused pid), or None when there is no such process."""
+    """A process's start time in clock ticks since boot, which tells a reused pid; None: no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -84,7 +84,7 @@ class RunState:
                 try:
                     path.touch(mode=0o644, exist_ok=False)
                     break
-                except (FileExistsError, FileNotFoundError):  # taken; or another run's end removed the directory
+                except (FileExistsError, FileNotFoundError):  # taken, or the directory just went
                     continue
         except PermissionError as error:
             raise CapabilityError(
@@ -108,7 +108,8 @@ class RunState:
 
         Raises:
             FileNotFoundError: the run has ended meanwhile.
-            ValueError: not a state file (a crash between claiming the id and the first write leaves an empty one).
+            ValueError: not a state file (a crash between claiming the id and the first write leaves it
+            empty).
         """
         content = json.loads(path.read_text())
         if not isinstance(content, dict) or content.get("run_id") != path.stem or "objects" not in content:
@@ -128,8 +129,8 @@ class RunState:
         """Note objects in one write.
 
         Args:
-            kind: netns (name), cgroup (directory), process ('pid:starttime', see `process_value`), path (file or
-                directory to delete), sysctl ('key=value to restore') or mount (mount point).
+            kind: netns (name), cgroup (directory), process ('pid:starttime', see `process_value`), path (file
+                or directory to delete), sysctl ('key=value to restore') or mount (mount point).
         """
         if kind not in KINDS:
             raise ValueError(f"kind {kind!r}: expected one of {', '.join(KINDS)}")
