@@ -41,7 +41,7 @@ class NamespaceNode(Node):
         self.master, self.slave = pty.openpty()
         self.shell = self._popen(
             ["ip", "netns", "exec", self.netns, "env", f"PS1={_PROMPT}",
-             "bash", "--norc", "--noediting", "-is", f"mininet:{self.name}"],
+             "bash", "--norc", "--noediting", "-is", f"testbed:{self.name}"],
             stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True,
         )
         self.stdin = os.fdopen(self.master, "r")
