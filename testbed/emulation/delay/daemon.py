@@ -10,22 +10,22 @@ import contextlib
 import ctypes
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
 import time
 
 from testbed.emulation.delay import netfilter, shared_stats
-from testbed.emulation.delay.delay_line import DelayLine, Queue
+from testbed.emulation.delay.delay_line import DelayLine
 from testbed.emulation.delay.lanes import Lanes
-from testbed.emulation.delay.protocol import Change, Failed, Host, Inbox, Ready, Start, Stop, send
+from testbed.emulation.delay.protocol import Change, Failed, Inbox, Ready, Start, Stop, send
+from testbed.emulation.namespaces import enter_namespace
 
-QUEUE_NUMBER = 0  # each namespace has its own numbers
-MAX_PACKETS = 1 << 20  # a queue: beyond any rate x delay; what overflows anyway is counted
-BUFFER_BYTES = 16 << 20  # of a queue's socket: what may arrive while the daemon sleeps; a limit, not an allocation
+QUEUES = 128  # pairs of hosts are spread over them: the kernel searches a queue from its head for each verdict
+MAX_PACKETS = 1 << 20  # in a queue: beyond any rate x delay; what overflows anyway is counted
+BUFFER_BYTES = 64 << 20  # what may arrive while the daemon sleeps; a limit, not an allocation
 _TICK_NS = 50_000_000
-_SWEEP = 4  # queues whose overflow counters are read in one tick (some 20 us each)
+_OVERFLOW_TICKS = 10  # how often the kernel's counters are read: twice a second
 
 
 def main() -> None:
@@ -57,25 +57,26 @@ class Daemon:
         self._parent = parent
         self._inbox = Inbox()
         self._ending = False
-        self._lanes: Lanes | None = None
-        self._line: DelayLine | None = None
-        self._configs: list[socket.socket] = []
-        self._counters: list[int] = []  # descriptors of each namespace's /proc/net/netfilter/nfnetlink_queue
-        self._overflows: list[int] = []
-        self._swept = 0
+        self._lanes: Lanes
+        self._line: DelayLine
+        self._ticks = 0
 
     def run(self) -> None:
-        try:
-            start = self._first_message()
-            if start is None:
+        start = self._first_message()
+        if start is None:
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                rule = self._set_up(start, stack)
+            except OSError as error:
+                send(self._control, Failed(error.errno or 0, str(error)))
                 return
-            stamps = self._set_up(start)
+            self._control.setblocking(False)
+            self._line.add_handler(self._control.fileno(), self._hear)
+            scheduler = _go_first()
+            self._tick()
+            send(self._control, Ready(rule, scheduler))
             self._loop()
-            stamps.close()
-        finally:
-            for config in self._configs:
-                with contextlib.suppress(OSError):
-                    netfilter.remove_rule(config)
 
     def _first_message(self) -> Start | None:
         while True:
@@ -85,38 +86,27 @@ class Daemon:
             for message in self._inbox.feed(data):
                 return message if isinstance(message, Start) else None
 
-    def _set_up(self, start: Start) -> socket.socket:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4 * len(start.hosts) + 64)), hard))
+    def _set_up(self, start: Start, stack: contextlib.ExitStack) -> str:
+        """Sockets and rule in the bridges' namespace, which this process stays in."""
+        enter_namespace(start.netns)
+        sock, rules = stack.enter_context(netfilter.open_socket()), stack.enter_context(netfilter.open_socket())
+        # While any socket asks for receive times, the kernel stamps packets, and NFQUEUE passes the stamp on.
+        stamps = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        stamps.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
         self._lanes = Lanes(
             start.delays, {h.name: h.area for h in start.hosts if h.area}, start.shared_delay_s, start.seed)
-        macs = {bytes.fromhex(h.mac.replace(":", "")): h.name for h in start.hosts}
-        self._line = DelayLine(self._lanes, macs, self._memory)
-        # While any socket asks for receive times, the kernel stamps every packet, and NFQUEUE passes the stamp on.
-        stamps = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        stamps.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
-        for host in start.hosts:
-            try:
-                self._open(host)
-            except OSError as error:
-                send(self._control, Failed(f"{host.name} ({host.netns})", error.errno or 0, str(error)))
-                raise SystemExit(1) from error
-        self._line.add_handler(self._control.fileno(), self._hear)
-        self._control.setblocking(False)
-        scheduler = _go_first()
-        self._memory[shared_stats.HEARTBEAT] = time.monotonic_ns()
-        send(self._control, Ready(scheduler))
-        return stamps
-
-    def _open(self, host: Host) -> None:
-        with netfilter.inside(host.netns):
-            config, sock = netfilter.open_socket(), netfilter.open_socket()
-            self._counters.append(os.open("/proc/thread-self/net/netfilter/nfnetlink_queue", os.O_RDONLY))
-        netfilter.bind_queue(sock, QUEUE_NUMBER, MAX_PACKETS, BUFFER_BYTES)
-        netfilter.add_rule(config, host.interface, QUEUE_NUMBER)
-        self._configs.append(config)
-        self._overflows.append(0)
-        self._line.add_queue(Queue(host.name, sock, QUEUE_NUMBER))
+        self._line = DelayLine(
+            sock, self._lanes,
+            macs={bytes.fromhex(h.mac.replace(":", "")): h.name for h in start.hosts},
+            ports={socket.if_nametoindex(h.port): h.name for h in start.hosts},
+            memory=self._memory,
+        )
+        netfilter.set_buffer(sock, BUFFER_BYTES)
+        for number in range(QUEUES):
+            netfilter.bind_queue(sock, number, MAX_PACKETS)
+        stack.callback(_remove_rule, rules)
+        return netfilter.add_rule(rules, os.path.commonprefix([h.port for h in start.hosts]).rstrip("0123456789"),
+                                  QUEUES)
 
     def _hear(self) -> None:
         try:
@@ -135,36 +125,37 @@ class Daemon:
                 self._ending = True
 
     def _loop(self) -> None:
-        line, tick = self._line, 0
+        tick = 0
         while not self._ending:
-            line.turn(tick)
+            self._line.turn(tick)
             if time.monotonic_ns() >= tick:
                 tick = time.monotonic_ns() + _TICK_NS
                 self._tick()
 
     def _tick(self) -> None:
         memory, line = self._memory, self._line
-        for _ in range(min(_SWEEP, len(self._counters))):
-            self._swept = (self._swept + 1) % len(self._counters)
-            self._overflows[self._swept] = _overflowed(self._counters[self._swept])
+        if self._ticks % _OVERFLOW_TICKS == 0:
+            memory[shared_stats.OVERFLOWED] = _overflowed()
+        self._ticks += 1
         memory[shared_stats.PACKETS] = line.packets
         memory[shared_stats.RELEASED] = line.released
         memory[shared_stats.LOST] = line.lost
         memory[shared_stats.QUEUED] = line.queued
-        memory[shared_stats.OVERFLOWED] = sum(self._overflows)
         memory[shared_stats.CPU] = time.process_time_ns()
         memory[shared_stats.HEARTBEAT] = time.monotonic_ns()
         if os.getppid() != self._parent:
             self._ending = True
 
 
-def _overflowed(fd: int) -> int:
-    """Packets that one namespace's queue dropped, full itself (column 6) or its socket full (column 7)."""
-    return sum(
-        int(fields[5]) + int(fields[6])
-        for fields in map(str.split, os.pread(fd, 4096, 0).decode().splitlines())
-        if int(fields[0]) == QUEUE_NUMBER
-    )
+def _remove_rule(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        netfilter.remove_rule(sock)
+
+
+def _overflowed() -> int:
+    """Packets that queues dropped, being full themselves (column 6) or their socket (column 7)."""
+    with open("/proc/thread-self/net/netfilter/nfnetlink_queue") as lines:
+        return sum(int(fields[5]) + int(fields[6]) for fields in map(str.split, lines))
 
 
 if __name__ == "__main__":

@@ -6,89 +6,54 @@ import heapq
 import itertools
 import select
 import socket
-import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from testbed.emulation.delay import netfilter, shared_stats
 from testbed.emulation.delay.batch_reader import SLOT, BatchReader
 from testbed.emulation.delay.lanes import LOST, Lane, Lanes
+from testbed.emulation.delay.packets import Layout, parse
 
 READ_BATCH = 64
-VERDICT_BATCH = 32  # each verdict runs the receiver's TCP in the kernel, some 5 us: more would make others late
-_PAIR = -1  # in place of a packet id: the heap entry stands for the head of a lane's queue
-
-# How the kernel lays out a packet's metadata when it has input interface, sender's address, and time, and no more.
-_USUAL = struct.Struct(f">24x I 12x I 4x 6s 2x I QQ {SLOT - 76}x".replace(" ", ""))
-_HWADDR_HEADER = int.from_bytes(struct.pack("=HH", 16, netfilter.A_HWADDR), "big")
-_TIMESTAMP_HEADER = int.from_bytes(struct.pack("=HH", 20, netfilter.A_TIMESTAMP), "big")
-
-
-def _parse(slot: memoryview) -> tuple[int, bytes, int, int]:
-    """Packet id, sender's MAC address, seconds and microseconds of arrival (0 where the kernel gives no time)."""
-    found = netfilter.attributes(slot)
-    (packet_id,) = struct.unpack_from(">I", slot, found[netfilter.A_PACKET_HDR])
-    at = found.get(netfilter.A_HWADDR)
-    mac = bytes(slot[at + 4:at + 10]) if at else b""
-    seconds = micros = 0
-    if netfilter.A_TIMESTAMP in found:
-        seconds, micros = struct.unpack_from(">QQ", slot, found[netfilter.A_TIMESTAMP])
-    return packet_id, mac, seconds, micros
-
-
-class Queue:
-    """One host's NFQUEUE and the verdicts that wait to be sent to it."""
-
-    def __init__(self, host: str, sock: socket.socket, number: int):
-        self.host = host
-        self.sock = sock
-        self.lanes: dict[bytes, Lane] = {}  # by the sender's MAC address
-        self.dues: list[int] = []  # of the verdicts that are not yet sent
-        self._verdicts = netfilter.verdicts(number, VERDICT_BATCH)
-        self._views = [memoryview(self._verdicts)[:netfilter.VERDICT_BYTES * n] for n in range(VERDICT_BATCH + 1)]
-        self._drop = netfilter.verdicts(number, 1)
-
-    def accept(self, packet_id: int, due: int) -> bool:
-        """Note a verdict; True when send() must follow."""
-        count = len(self.dues)
-        netfilter.VERDICT_FIELDS.pack_into(
-            self._verdicts, netfilter.VERDICT_BYTES * count + netfilter.VERDICT_AT, netfilter.ACCEPT, packet_id)
-        self.dues.append(due)
-        return count + 1 == VERDICT_BATCH
-
-    def send(self) -> None:
-        self.sock.send(self._views[len(self.dues)])
-
-    def drop(self, packet_id: int) -> None:
-        netfilter.VERDICT_FIELDS.pack_into(self._drop, netfilter.VERDICT_AT, netfilter.DROP, packet_id)
-        self.sock.send(self._drop)
+VERDICT_BATCH = 32  # each verdict sends a packet on within the call, some 5 us: more would make others late
+_HEAD = -1  # in place of a packet id: the heap entry stands for the head of a lane's queue
+_MIX = 8  # bits of queue number beside a packet's id, which counts up in each queue
 
 
 class DelayLine:
-    """Holds packets of all queues until they are due.
+    """Holds the packets of all queues until they are due.
 
     Args:
+        sock: reader of the queues.
         macs: MAC address (6 bytes) -> host.
-        memory: where to count, see shared_stats.
+        ports: index of the bridge's port -> the host behind it.
+        memory: where lags are counted, see shared_stats.
     """
 
-    def __init__(self, lanes: Lanes, macs: dict[bytes, str], memory: memoryview):
+    def __init__(self, sock: socket.socket, lanes: Lanes, macs: Mapping[bytes, str], ports: Mapping[int, str],
+                 memory: memoryview):
         # The epoll comes first: select(), the one call of Python's that waits by the microsecond, takes only
         # descriptors below 1024.
         self._epoll = select.epoll()
+        self._sock = sock
+        self._fd = sock.fileno()
         self._lanes = lanes
         self._macs = macs
+        self._ports = ports
         self._memory = memory
-        self._handlers: dict[int, Callable[[], None] | Queue] = {}
+        self._handlers: dict[int, Callable[[], None]] = {self._fd: self._receive}
+        self._epoll.register(self._fd, select.EPOLLIN)
+        self._by_port: dict[int, dict[bytes, Lane]] = {port: {} for port in ports}
         self._heap: list[tuple[int, int, Lane, int]] = []
         self._order = itertools.count()
         self._reader = BatchReader(READ_BATCH)
-        self._clock_gap = 0
+        self._layout: Layout | None = None
+        self._drained = time.monotonic_ns()  # when the socket was last seen empty
+        self._buffer = netfilter.verdicts(VERDICT_BATCH)
+        self._views = [memoryview(self._buffer)[:netfilter.VERDICT_BYTES * n] for n in range(VERDICT_BATCH + 1)]
+        self._count = 0  # verdicts in the buffer
+        self._dues: list[int] = []  # of the packets accepted among them
         self.packets = self.released = self.lost = 0
-
-    def add_queue(self, queue: Queue) -> None:
-        self._handlers[queue.sock.fileno()] = queue
-        self._epoll.register(queue.sock.fileno(), select.EPOLLIN)
 
     def add_handler(self, fd: int, call: Callable[[], None]) -> None:
         """Have `call` run whenever `fd` can be read."""
@@ -102,83 +67,113 @@ class DelayLine:
     def turn(self, latest_ns: int) -> None:
         """Wait for packets, for the next due time or until `latest_ns` (monotonic), then do what is to do."""
         heap = self._heap
-        now = time.monotonic_ns()
         until = min(heap[0][0], latest_ns) if heap else latest_ns
-        # nothing due: sleep. Something due: only look, so that a busy line still reads.
-        select.select((self._epoll,), (), (), max(0, until - now) * 1e-9)
-        ready = self._epoll.poll(0)
-        if ready:
-            self._clock_gap = time.time_ns() - time.monotonic_ns()
-            for fd, _ in ready:
-                handler = self._handlers[fd]
-                if isinstance(handler, Queue):
-                    self._receive(handler)
-                else:
-                    handler()
+        # Even when something is due already, look: a busy line must still read.
+        select.select((self._epoll,), (), (), max(0, until - time.monotonic_ns()) * 1e-9)
+        for fd, _ in self._epoll.poll(0):
+            self._handlers[fd]()
         self._release()
 
-    def _receive(self, queue: Queue) -> None:
-        count = self._reader.read(queue.sock.fileno())
+    def _receive(self) -> None:
+        now = time.monotonic_ns()
+        count = self._reader.read(self._fd)
         if not count:
             return
-        self.packets += count
-        gap, now = self._clock_gap, time.monotonic_ns()
-        oldest = now - 1_000_000_000
-        lanes, heap = queue.lanes, self._heap
         slots = self._reader.slots[:count * SLOT]
-        for index, (packet_id, hw_header, mac, time_header, seconds, micros) in enumerate(_USUAL.iter_unpack(slots)):
-            if time_header != _TIMESTAMP_HEADER or hw_header != _HWADDR_HEADER:
-                packet_id, mac, seconds, micros = _parse(slots[index * SLOT:(index + 1) * SLOT])
+        if self._layout is None:
+            self._layout = Layout(slots)
+        if self._layout.struct:
+            self._usual(slots, now)
+        else:
+            for at in range(0, len(slots), SLOT):
+                self._one(slots[at:at + SLOT], now, time.time_ns() - now)
+        self.packets += count
+        if count < READ_BATCH:
+            self._drained = now
+
+    def _usual(self, slots: memoryview, now: int) -> None:
+        """The same as `_one` for each slot, at a third of its time."""
+        gap, drained = time.time_ns() - now, self._drained
+        by_port, heap, headers = self._by_port, self._heap, self._layout.headers
+        for index, (queue, packet_id, out_header, out, mac_header, mac, time_header, seconds, micros) in enumerate(
+            self._layout.struct.iter_unpack(slots)
+        ):
+            if (out_header, mac_header, time_header) != headers:
+                self._one(slots[index * SLOT:(index + 1) * SLOT], now, gap)
+                continue
             arrived = seconds * 1_000_000_000 + micros * 1000 - gap
-            if not oldest < arrived <= now:  # the clock was set meanwhile
-                arrived = now
-            lane = lanes.get(mac)
+            if not drained <= arrived <= now:
+                arrived = drained if arrived < drained else now
+            lanes = by_port.get(out)
+            lane = lanes.get(mac) if lanes else None
             if lane is None:
-                lane = lanes[mac] = self._lanes.lane(self._macs.get(mac, ""), queue.host, queue)
+                lane = self._new_lane(out, mac)
             due = lane.due(arrived)
             if due == LOST:
-                self.lost += 1
-                queue.drop(packet_id)
+                self._verdict(queue, netfilter.DROP, packet_id)
                 continue
             waiting = lane.waiting
+            key = packet_id << _MIX | queue
             if not waiting:
-                waiting.append((due, packet_id))
-                heapq.heappush(heap, (due, next(self._order), lane, _PAIR))
+                waiting.append((due, key))
+                heapq.heappush(heap, (due, next(self._order), lane, _HEAD))
             elif due >= waiting[-1][0]:
-                waiting.append((due, packet_id))
+                waiting.append((due, key))
             else:  # it overtakes
-                heapq.heappush(heap, (due, next(self._order), lane, packet_id))
+                heapq.heappush(heap, (due, next(self._order), lane, key))
+
+    def _one(self, slot: memoryview, now: int, gap: int) -> None:
+        queue, packet_id, out, mac, seconds, micros = parse(slot)
+        arrived = seconds * 1_000_000_000 + micros * 1000 - gap if seconds else now
+        lane = self._by_port.get(out, {}).get(mac) or self._new_lane(out, mac)
+        due = lane.due(min(max(arrived, self._drained), now))
+        if due == LOST:
+            self._verdict(queue, netfilter.DROP, packet_id)
+            return
+        # An entry of its own in the heap is right for any packet: lanes release in the order of due times.
+        heapq.heappush(self._heap, (due, next(self._order), lane, packet_id << _MIX | queue))
+
+    def _new_lane(self, out: int, mac: bytes) -> Lane:
+        lane = self._lanes.lane(self._macs.get(mac, ""), self._ports.get(out, ""))
+        self._by_port.setdefault(out, {})[mac] = lane
+        return lane
 
     def _release(self) -> None:
-        heap = self._heap
-        touched = set()
-        while heap:
+        heap, now = self._heap, time.monotonic_ns()
+        while heap and heap[0][0] <= now:
+            due, _, lane, key = heapq.heappop(heap)
+            if key != _HEAD:
+                self._accept(due, key)
+            else:
+                waiting = lane.waiting
+                while waiting and waiting[0][0] <= now:
+                    self._accept(*waiting.popleft())
+                if waiting:
+                    heapq.heappush(heap, (waiting[0][0], next(self._order), lane, _HEAD))
             now = time.monotonic_ns()
-            if heap[0][0] > now:
-                break
-            due, _, lane, packet_id = heapq.heappop(heap)
-            queue = lane.queue
-            touched.add(queue)
-            if packet_id != _PAIR:
-                if queue.accept(packet_id, due):
-                    self._flush(queue)
-                continue
-            waiting = lane.waiting
-            while waiting and waiting[0][0] <= now:
-                due, packet_id = waiting.popleft()
-                if queue.accept(packet_id, due):
-                    self._flush(queue)
-            if waiting:
-                heapq.heappush(heap, (waiting[0][0], next(self._order), lane, _PAIR))
-        for queue in touched:
-            if queue.dues:
-                self._flush(queue)
+        if self._count:
+            self._flush()
 
-    def _flush(self, queue: Queue) -> None:
-        queue.send()
-        now = time.monotonic_ns()  # the kernel has delivered them all by now: a lag is never understated
-        memory, bucket, dues = self._memory, shared_stats.bucket, queue.dues
+    def _accept(self, due: int, key: int) -> None:
+        self._dues.append(due)
+        self._verdict(key & (1 << _MIX) - 1, netfilter.ACCEPT, key >> _MIX)
+
+    def _verdict(self, queue: int, verdict: int, packet_id: int) -> None:
+        netfilter.VERDICT_FIELDS.pack_into(
+            self._buffer, self._count * netfilter.VERDICT_BYTES + netfilter.VERDICT_AT,
+            queue, netfilter.VERDICT_HEADER, verdict, packet_id,
+        )
+        self._count += 1
+        if self._count == VERDICT_BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._sock.send(self._views[self._count])
+        now = time.monotonic_ns()  # the kernel has sent them all on by now: a lag is never understated
+        memory, bucket, dues = self._memory, shared_stats.bucket, self._dues
         for due in dues:
             memory[bucket(now - due)] += 1
         self.released += len(dues)
+        self.lost += self._count - len(dues)
+        self._count = 0
         dues.clear()

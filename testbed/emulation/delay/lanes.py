@@ -19,14 +19,13 @@ _NS = 1_000_000_000
 class Lane:
     """Packets from one host to another. Times are integer nanoseconds.
 
-    waiting: (due, packet id) in the order of release; filled and emptied by the daemon.
+    waiting: (due, packet) in the order of release; filled and emptied by the delay line.
     """
 
-    __slots__ = ("_gauss", "_last_due", "_uniform", "delay", "jitter", "loss", "name", "queue", "reorder", "waiting")
+    __slots__ = ("_gauss", "_last_due", "_uniform", "delay", "jitter", "loss", "name", "reorder", "waiting")
 
-    def __init__(self, name: str, seed: int, queue: object = None):
+    def __init__(self, name: str, seed: int):
         self.name = name
-        self.queue = queue
         self.delay = self.jitter = self._last_due = 0
         self.loss = self.reorder = 0.0
         self._uniform = random.Random(f"{seed}/{name}/loss").random
@@ -65,11 +64,11 @@ class Lanes:
         self._seed = seed
         self._lanes: dict[tuple[str, str], Lane] = {}
 
-    def lane(self, sender: str, receiver: str, queue: object = None) -> Lane:
+    def lane(self, sender: str, receiver: str) -> Lane:
         """The lane from sender to receiver; a sender outside the run (a bridge, say) has no delay of its own."""
         found = self._lanes.get((sender, receiver))
         if found is None:
-            found = self._lanes[sender, receiver] = Lane(f"{sender}>{receiver}", self._seed, queue)
+            found = self._lanes[sender, receiver] = Lane(f"{sender}>{receiver}", self._seed)
             self._adjust(sender, receiver, found)
         return found
 

@@ -10,17 +10,13 @@ Messages are in the machine's byte order, attributes of netfilter in network ord
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
 
 NETLINK_NETFILTER = 12
 SOL_NETLINK, NETLINK_NO_ENOBUFS = 270, 5
-CLONE_NEWNET = 0x40000000
 
 # linux/netfilter/nfnetlink.h
 _SUBSYS_QUEUE, _SUBSYS_NFTABLES = 3, 10
@@ -31,12 +27,11 @@ _NLMSG_ERROR = 2
 PACKET, VERDICT, _CONFIG = 0, 1, 2
 _CFG_CMD, _CFG_PARAMS, _CFG_MAXLEN, _CFG_MASK, _CFG_FLAGS = 1, 2, 3, 4, 5
 _CMD_BIND, _COPY_META, _F_GSO = 1, 1, 1 << 2
-A_PACKET_HDR, A_VERDICT_HDR, A_TIMESTAMP, A_HWADDR = 1, 2, 4, 9
+A_PACKET_HDR, A_VERDICT_HDR, A_TIMESTAMP, A_OUTDEV, A_PHYSOUTDEV, A_HWADDR = 1, 2, 4, 6, 8, 9
 DROP, ACCEPT = 0, 1
 
 TABLE = b"testbed_delay"
 
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _attr(kind: int, data: bytes) -> bytes:
@@ -53,31 +48,6 @@ def _message(kind: int, flags: int, body: bytes, *, family: int = 0, res_id: int
         struct.pack("=IHHII", 20 + len(body), kind, flags | _F_REQUEST, seq, 0)
         + struct.pack("=BB", family, 0) + struct.pack(">H", res_id) + body
     )
-
-
-def setns(fd: int) -> None:
-    """Move this thread (other threads stay) into the network namespace of the open file `fd`."""
-    if _libc.setns(fd, CLONE_NEWNET):
-        code = ctypes.get_errno()
-        raise OSError(code, f"setns: {os.strerror(code)}")
-
-
-@contextlib.contextmanager
-def inside(netns: str) -> Iterator[None]:
-    """This thread is in the network namespace at path `netns` while the context lasts. Raises OSError."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    try:
-        there = os.open(netns, os.O_RDONLY)
-        try:
-            setns(there)
-        finally:
-            os.close(there)
-        try:
-            yield
-        finally:
-            setns(home)
-    finally:
-        os.close(home)
 
 
 def open_socket() -> socket.socket:
@@ -103,15 +73,19 @@ def _acknowledged(sock: socket.socket, messages: bytes, acks: int) -> None:
             data = data[(length + 3) & ~3:]
 
 
-def bind_queue(sock: socket.socket, number: int, max_packets: int, buffer_bytes: int) -> None:
-    """Make `sock` the reader of queue `number`: packets' metadata only, big packets whole.
+def set_buffer(sock: socket.socket, size: int) -> None:
+    """How many bytes of messages may wait to be read. Beyond, the kernel drops packets and counts them."""
+    sock.setsockopt(socket.SOL_SOCKET, 33, size)  # SO_RCVBUFFORCE
+    sock.setsockopt(SOL_NETLINK, NETLINK_NO_ENOBUFS, 1)
+
+
+def bind_queue(sock: socket.socket, number: int, max_packets: int) -> None:
+    """Make `sock` a reader of queue `number`: packets' metadata only, big packets whole.
 
     Raises:
         OSError: EBUSY when another process reads this queue; EOPNOTSUPP or EINVAL without kernel support.
     """
     kind = _SUBSYS_QUEUE << 8 | _CONFIG
-    sock.setsockopt(socket.SOL_SOCKET, 33, buffer_bytes)  # SO_RCVBUFFORCE
-    sock.setsockopt(SOL_NETLINK, NETLINK_NO_ENOBUFS, 1)
     parts = (
         _attr(_CFG_CMD, struct.pack(">BxH", _CMD_BIND, socket.AF_INET)),
         _attr(_CFG_PARAMS, struct.pack(">IB", 0, _COPY_META)),
@@ -123,19 +97,15 @@ def bind_queue(sock: socket.socket, number: int, max_packets: int, buffer_bytes:
 
 
 VERDICT_BYTES = 32
-_VERDICT = struct.Struct("=IHHII BBH HH 8x".replace(" ", ""))
+VERDICT_AT = 18  # where the fields below begin in a message
+VERDICT_FIELDS = struct.Struct(">HIII")  # queue number, VERDICT_HEADER, verdict, packet id
+VERDICT_HEADER = int.from_bytes(struct.pack("=HH", 12, A_VERDICT_HDR), "big")
 
 
-def verdicts(number: int, count: int) -> bytearray:
-    """Room for `count` verdict messages of queue `number`; write (verdict, packet id) at VERDICT_AT of each."""
-    one = _VERDICT.pack(
-        VERDICT_BYTES, _SUBSYS_QUEUE << 8 | VERDICT, _F_REQUEST, 0, 0, 0, 0, socket.htons(number), 12, A_VERDICT_HDR
-    )
+def verdicts(count: int) -> bytearray:
+    """Room for `count` verdict messages; write VERDICT_FIELDS at VERDICT_AT of each, VERDICT_BYTES apart."""
+    one = struct.pack("=IHHIIBB14x", VERDICT_BYTES, _SUBSYS_QUEUE << 8 | VERDICT, _F_REQUEST, 0, 0, 0, 0)
     return bytearray(one * count)
-
-
-VERDICT_AT = 24
-VERDICT_FIELDS = struct.Struct(">II")  # verdict, packet id
 
 
 def attributes(message: bytes) -> dict[int, int]:
@@ -150,68 +120,107 @@ def attributes(message: bytes) -> dict[int, int]:
     return found
 
 
-def _rule(interface: str, queue_expression: bytes) -> bytes:
-    """nf_tables expressions: packets that came in by `interface` go to the queue."""
-    name = interface.encode().ljust(16, b"\0")
-    be = struct.Struct(">I").pack
-    expressions = (
-        (b"meta\0", _attr(1, be(1)) + _attr(2, be(6))),  # register 1 <- name of the input interface
-        (b"cmp\0", _attr(1, be(1)) + _attr(2, be(0)) + _nest(3, _attr(1, name))),
+_be32 = struct.Struct(">I").pack
+_BRIDGE = 7  # NFPROTO_BRIDGE
+_FORWARD = 2  # the hook's number in both families
+_PRIORITY = -200  # before the filters that someone may have
+
+
+def _expression(name: bytes, *attributes: bytes) -> bytes:
+    return _nest(1, _attr(1, name + b"\0"), _nest(2, *attributes))
+
+
+def _meta_equals(key: int, value: bytes) -> tuple[bytes, bytes]:
+    """Register 1 <- a property of the packet; go on if it begins with `value`."""
+    return (
+        _expression(b"meta", _attr(1, _be32(1)), _attr(2, _be32(key))),
+        _expression(b"cmp", _attr(1, _be32(1)), _attr(2, _be32(0)), _nest(3, _attr(1, value))),
     )
-    elements = [_nest(1, _attr(1, kind), _nest(2, data)) for kind, data in expressions]
-    return _nest(4, *elements, queue_expression)
 
 
-def _queue_target(number: int) -> bytes:
-    """xt_NFQUEUE, as iptables-nft uses it."""
-    info = struct.pack("=H6x", number)
-    return _nest(1, _attr(1, b"target\0"),
-                 _nest(2, _attr(1, b"NFQUEUE\0"), _attr(2, struct.pack(">I", 0)), _attr(3, info)))
+def _physdev_out(prefix: bytes) -> bytes:
+    """iptables' `-m physdev --physdev-out PREFIX+`."""
+    out = prefix.ljust(16, b"\0") + (b"\xff" * len(prefix)).ljust(16, b"\0")
+    return _expression(b"match", _attr(1, b"physdev\0"), _attr(2, _be32(0)),
+                       _attr(3, bytes(32) + out + struct.pack("=BB6x", 0, 0x04)))
 
 
-def _queue_native(number: int) -> bytes:
-    """nf_tables' own queue expression, which some kernels lack (CONFIG_NFT_QUEUE)."""
-    return _nest(1, _attr(1, b"queue\0"), _nest(2, _attr(1, struct.pack(">H", number))))
+def _native_queue(queues: int) -> bytes:
+    return _expression(b"queue", _attr(1, struct.pack(">H", 0)), _attr(2, struct.pack(">H", queues)))
 
 
-def _nft(sock: socket.socket, *requests: tuple[int, int, bytes]) -> None:
-    """One transaction of nf_tables requests (kind, flags, attributes) in the IPv4 family."""
+def _xt_queue(queues: int) -> bytes:
+    """iptables' `-j NFQUEUE --queue-balance 0:N`."""
+    return _expression(b"target", _attr(1, b"NFQUEUE\0"), _attr(2, _be32(1)),
+                       _attr(3, struct.pack("=HH4x", 0, queues)))
+
+
+def _nft(sock: socket.socket, family: int, *requests: tuple[int, int, bytes]) -> None:
+    """One transaction of nf_tables requests (kind, flags, attributes)."""
     begin = _message(_BATCH_BEGIN, 0, b"", res_id=_SUBSYS_NFTABLES)
     end = _message(_BATCH_END, 0, b"", res_id=_SUBSYS_NFTABLES)
     body = b"".join(
-        _message(_SUBSYS_NFTABLES << 8 | kind, flags | _F_ACK, data, family=socket.AF_INET, seq=i + 1)
+        _message(_SUBSYS_NFTABLES << 8 | kind, flags | _F_ACK, data, family=family, seq=i + 1)
         for i, (kind, flags, data) in enumerate(requests)
     )
     _acknowledged(sock, begin + body + end, len(requests))
 
 
-def add_rule(sock: socket.socket, interface: str, number: int) -> None:
-    """Send what enters by `interface` to queue `number`: an own table, hook prerouting, priority mangle.
+def _iptables_see_bridged() -> None:
+    """IPv4 hooks for bridged packets, in the calling thread's namespace. Raises OSError without br_netfilter."""
+    with open("/proc/sys/net/bridge/bridge-nf-call-iptables", "r+") as switch:
+        if switch.read().strip() != "1":
+            switch.seek(0)
+            switch.write("1")
+
+
+def add_rule(sock: socket.socket, prefix: str, queues: int) -> str:
+    """Send the IPv4 packets that a bridge forwards to ports named PREFIX* to queues 0 … queues - 1.
+
+    A pair of hosts always uses the same queue. The rule has a table of its own. The calling thread must be in the
+    socket's namespace. Which way works depends on the kernel, so they are tried in turn: nf_tables' own `queue` on
+    bridged packets; iptables' NFQUEUE target there (it lost the bridge family in Linux 6.12); that target
+    on IPv4's hooks, which br_netfilter has bridged packets pass.
+
+    Returns:
+        The rule in words.
 
     Raises:
-        OSError: this kernel knows neither nf_tables' queue nor NFQUEUE through it.
+        OSError: none of them works; the last one's error.
     """
-    table = _attr(1, TABLE + b"\0")
-    hook = _nest(4, _attr(1, struct.pack(">I", 0)), _attr(2, struct.pack(">i", -150)))
-    for attempt, queue in enumerate((_queue_target, _queue_native)):
+    ports, ip = prefix.encode(), _meta_equals(1, struct.pack(">H", 0x0800))
+    out = _meta_equals(7, ports)
+    ways = (
+        ("bridge", f"meta protocol ip oifname {prefix}*", "queue", (*ip, *out), _native_queue(queues)),
+        ("bridge", f"meta protocol ip oifname {prefix}*", "NFQUEUE", (*ip, *out), _xt_queue(queues)),
+        ("ip", f"physdev out {prefix}*", "queue", (_physdev_out(ports),), _native_queue(queues)),
+        ("ip", f"physdev out {prefix}*", "NFQUEUE", (_physdev_out(ports),), _xt_queue(queues)),
+    )
+    hook = _nest(4, _attr(1, _be32(_FORWARD)), _attr(2, struct.pack(">i", _PRIORITY)))
+    table = TABLE + b"\0"
+    failed = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for family, match, action, matches, queue in ways:
         try:
-            return _nft(
-                sock,
-                (0, _F_CREATE, table),
-                (3, _F_CREATE, _attr(1, TABLE + b"\0") + _attr(3, b"pre\0") + hook + _attr(7, b"filter\0")),
+            if family == "ip":
+                _iptables_see_bridged()
+            _nft(
+                sock, _BRIDGE if family == "bridge" else socket.AF_INET,
+                (0, _F_CREATE, _attr(1, table)),
+                (3, _F_CREATE, _attr(1, table) + _attr(3, b"forward\0") + hook + _attr(7, b"filter\0")),
                 (6, _F_CREATE | _F_APPEND,
-                 _attr(1, TABLE + b"\0") + _attr(2, b"pre\0") + _rule(interface, queue(number))),
+                 _attr(1, table) + _attr(2, b"forward\0") + _nest(4, *matches, queue)),
             )
+            return f"table {family} {TABLE.decode()}, hook forward: {match} {action} 0-{queues - 1}"
         except OSError as error:
-            if attempt or error.errno not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT):
-                raise
-    return None
+            failed = error
+    raise failed
 
 
 def remove_rule(sock: socket.socket) -> None:
     """Take away what add_rule made; no error when it is gone already."""
-    try:
-        _nft(sock, (2, 0, _attr(1, TABLE + b"\0")))
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
+    for family in (_BRIDGE, socket.AF_INET):
+        try:
+            _nft(sock, family, (2, 0, _attr(1, TABLE + b"\0")))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
+                raise

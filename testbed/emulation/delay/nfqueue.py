@@ -1,7 +1,8 @@
-"""Delay by NFQUEUE: for kernels without netem. Packets wait at the receiving host's ingress, see `daemon`."""
+"""Delay by NFQUEUE: for kernels without netem. Packets wait at the bridge that leads to their receiver."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -11,8 +12,10 @@ from collections.abc import Mapping
 
 from testbed.emulation.delay import netfilter, protocol, shared_stats
 from testbed.emulation.delay.base import DelayStats, HostPort, PathDelay, SharedPort
+from testbed.emulation.namespaces import enter_namespace, in_thread
 from testbed.errors import CapabilityError, TestbedError
 
+_START_S = 20.0
 _STUCK_S = 2.0
 
 
@@ -32,8 +35,9 @@ class NfqueueBackend:
         self._control: socket.socket | None = None
         self._reader: shared_stats.Reader | None = None
         self._hosts: dict[str, HostPort] = {}
+        self._netns = ""
         self._last = DelayStats()
-        self.scheduler = ""
+        self.rule = self.scheduler = ""
 
     @property
     def pid(self) -> int | None:
@@ -44,6 +48,13 @@ class NfqueueBackend:
               shared: Mapping[str, SharedPort], seed: int) -> None:
         if self._process:
             raise RuntimeError("already started")
+        if not hosts:
+            raise ValueError("no hosts")
+        namespaces = {h.net_netns for h in hosts.values()}
+        if len(namespaces) > 1:
+            raise ValueError(f"hosts' bridges are in several namespaces: {sorted(namespaces)}")
+        (self._netns,) = namespaces
+        _need_linux_bridge(next(iter(hosts.values())))
         areas = {member: link.name for link in shared.values() for member in link.members}
         ours, theirs = socket.socketpair()
         fd = shared_stats.create()
@@ -62,20 +73,20 @@ class NfqueueBackend:
                 log.close()
         self._control, self._hosts = ours, dict(hosts)
         try:
-            ours.settimeout(10.0 + 0.05 * len(hosts))
+            ours.settimeout(_START_S)
             protocol.send(ours, protocol.Start(
-                [protocol.Host(h.name, h.mac, h.netns, h.interface, areas.get(h.name)) for h in hosts.values()],
+                self._netns,
+                [protocol.Host(h.name, h.mac, h.bridge_port, areas.get(h.name)) for h in hosts.values()],
                 dict(delays), {link.name: link.delay_s for link in shared.values()}, seed,
             ))
             answer = self._answer()
             ours.settimeout(_STUCK_S)
+            if isinstance(answer, protocol.Failed):
+                raise _failure(answer)
         except BaseException:
             self.stop()
             raise
-        if isinstance(answer, protocol.Failed):
-            self.stop()
-            raise _failure(answer)
-        self.scheduler = answer.scheduler
+        self.rule, self.scheduler = answer.rule, answer.scheduler
 
     def _answer(self) -> protocol.Ready | protocol.Failed:
         inbox = protocol.Inbox()
@@ -121,40 +132,52 @@ class NfqueueBackend:
         except OSError:
             pass
         try:
-            clean = process.wait(_STUCK_S + 0.005 * len(self._hosts)) == 0
+            clean = process.wait(_STUCK_S) == 0
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
         self.stats()
         control.close()
         if not clean:
-            self._remove_rules()
+            self._remove_rule()
         self._process = self._control = self._reader = None
 
-    def _remove_rules(self) -> None:
-        """For a daemon that could not; namespaces that are gone took their rules along."""
-        for host in self._hosts.values():
-            try:
-                with netfilter.inside(host.netns), netfilter.open_socket() as sock:
-                    netfilter.remove_rule(sock)
-            except OSError:
-                continue
+    def _remove_rule(self) -> None:
+        """For a daemon that could not; a namespace that is gone took its rule along."""
+
+        def there() -> None:
+            enter_namespace(self._netns)
+            with netfilter.open_socket() as sock:
+                netfilter.remove_rule(sock)
+
+        with contextlib.suppress(OSError):
+            in_thread(there)
 
     def commands(self) -> list[str]:
-        return [
-            f"nsenter --net={h.netns} iptables -t mangle -A PREROUTING -i {h.interface} -j NFQUEUE --queue-num 0"
-            "  # applied over netlink, in a table of its own: " + netfilter.TABLE.decode()
-            for h in self._hosts.values()
-        ]
+        return [f"# {self._netns}: {self.rule}; read by testbed.emulation.delay.daemon ({self.scheduler})"]
+
+
+def _need_linux_bridge(host: HostPort) -> None:
+    """Other switches' packets don't pass netfilter's hooks, and so would not be delayed. Raises CapabilityError."""
+
+    def bridged() -> bool:
+        enter_namespace(host.net_netns)
+        done = subprocess.run(["bridge", "link", "show", "dev", host.bridge_port], capture_output=True, check=False)
+        return bool(done.stdout.strip())
+
+    if not in_thread(bridged):
+        raise CapabilityError(
+            f"{host.bridge_port}, the port of {host.name}, is not on a Linux bridge: NFQUEUE can't delay its packets",
+            hint="use network.switch: bridge, or network.delay_backend: netem",
+        )
 
 
 def _failure(answer: protocol.Failed) -> TestbedError:
-    message = f"NFQUEUE can't be set up at {answer.where}: {answer.text}"
+    message = f"NFQUEUE can't be set up: {answer.text}"
     if answer.code == errno.EBUSY:
-        return TestbedError(message, hint="another process reads queue 0 of that namespace")
-    if answer.code in (errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EINVAL):
-        return CapabilityError(message, hint="the kernel lacks NFQUEUE (NETFILTER_NETLINK_QUEUE, and nf_tables with "
-                                             "NFT_COMPAT or NFT_QUEUE); load the modules or use the netem backend")
+        return TestbedError(message, hint="another process reads the namespace's queues")
     if answer.code == errno.EPERM:
         return CapabilityError(message, hint="run as root")
-    return TestbedError(message)
+    return CapabilityError(
+        message, hint="the kernel needs NETFILTER_NETLINK_QUEUE and, for bridged packets, NF_TABLES with NFT_QUEUE, or "
+                      "BRIDGE_NETFILTER with NFT_COMPAT: modprobe -a nfnetlink_queue nft_queue, or use netem")

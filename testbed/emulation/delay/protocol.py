@@ -12,12 +12,12 @@ from testbed.emulation.delay.base import PathDelay
 class Host(msgspec.Struct):
     name: str
     mac: str
-    netns: str
-    interface: str
+    port: str  # the bridge's port that leads to it
     area: str | None = None  # the shared link that it is behind
 
 
 class Start(msgspec.Struct, tag="start"):
+    netns: str  # path of the namespace with the bridges
     hosts: list[Host]
     delays: dict[str, PathDelay]
     shared_delay_s: dict[str, float]
@@ -33,11 +33,11 @@ class Stop(msgspec.Struct, tag="stop"):
 
 
 class Ready(msgspec.Struct, tag="ready"):
+    rule: str  # what was put in place, in words
     scheduler: str  # how the daemon got ahead of others: 'SCHED_RR 10', 'nice -20' or 'normal'
 
 
 class Failed(msgspec.Struct, tag="failed"):
-    where: str
     code: int  # errno
     text: str
 
