@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +14,7 @@ from testbed.emulation import cleanup
 from testbed.emulation.capabilities import Capabilities
 from testbed.emulation.churn import ChurnController
 from testbed.emulation.shaped import ShapedNetwork
+from testbed.emulation.signals import Interrupted, interruptible
 from testbed.emulation.state import RunState
 from testbed.emulation.workers import WorkerPool
 from testbed.errors import TestbedError
@@ -38,38 +37,6 @@ class RunResult:
 
     status: str
     error: str | None = None
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal asked the run to end: it does so in order and keeps what it measured. The text names the signal."""
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def interruptible(on_signal: Callable[[str], None] = lambda name: None) -> Iterator[None]:
-    """The first SIGINT, SIGTERM or SIGHUP raises Interrupted in the main thread; later ones can't cut clean-up short.
-
-    Leaving the context restores the handlers.
-    """
-
-    def handler(signum: int, frame: Any) -> None:
-        for s in _SIGNALS:
-            signal.signal(s, signal.SIG_IGN)
-        name = signal.Signals(signum).name
-        on_signal(name)
-        raise Interrupted(name)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {s: signal.signal(s, handler) for s in _SIGNALS}
-    try:
-        yield
-    finally:
-        for s, old in before.items():
-            signal.signal(s, old)
 
 
 class EmulationRun:

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from testbed import __version__
-from testbed.emulation.capabilities import Capabilities, can_run, choose_delay_backend, probe
+from testbed.emulation.capabilities import Capabilities, choose_delay_backend
 from testbed.emulation.engine import EmulationRun, ProgressLike
-from testbed.errors import CapabilityError
+from testbed.experiment.machine import capable
 from testbed.experiment.setup import RunSetup
 from testbed.measurement.run_folder import RunFolder, check_space, json_text
 
@@ -53,16 +53,6 @@ def run_once(setup: RunSetup, out: Path, *, progress: AbstractContextManager[Pro
 
         report = build_report(folder.path)
     return DoneRun(folder.path, result.status, result.error, (result.error or "").startswith("by SIG"), report)
-
-
-def capable() -> Capabilities:
-    """This machine's capabilities. Raises CapabilityError when no experiment can run here."""
-    caps = probe()
-    fine, reasons = can_run(caps)
-    if not fine:
-        raise CapabilityError("this machine can't run an emulated experiment: " + "; ".join(reasons),
-                              hint="`testbed doctor` shows what is missing and the command that installs it")
-    return caps
 
 
 def manifest(setup: RunSetup, caps: Capabilities, command: str) -> dict[str, Any]:

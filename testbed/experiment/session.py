@@ -11,12 +11,12 @@ from pathlib import Path
 
 from testbed.cluster import LinkState
 from testbed.emulation import cleanup
-from testbed.emulation.engine import interruptible
 from testbed.emulation.shaped import HOSTS_FILE, ShapedNetwork, live_folder
+from testbed.emulation.signals import interruptible
 from testbed.emulation.state import STATE_DIR, RunState, process_value
 from testbed.errors import InputError
 from testbed.experiment.loading import LoadedExperiment, find_experiment
-from testbed.experiment.running import capable
+from testbed.experiment.machine import capable
 from testbed.experiment.setup import network_setup
 
 
