@@ -1,13 +1,14 @@
-"""What a layer costs: FLOPs, parameters, bytes of state, of activations and of what crosses to the next layer.
+"""What a layer costs: FLOPs, parameters, bytes of state, of activations and of its output.
 
-Counts are for float32 and for one sample (a sequence of s tokens) unless they say otherwise. With d = d_model,
-f = d_ff, V = vocabulary, forward FLOPs of a block are those of its matrix products,
+Counts are for float32 and for one sample (a sequence of s tokens) unless they say otherwise. With d =
+d_model, f = d_ff, V = vocabulary, forward FLOPs of a block are those of its matrix products,
 
     s (6 d² + 2 d² + 4 d f) + 4 s² d        (qkv, projection, feed-forward; scores and mixing)
 
-as torch.utils.flop_counter counts them (a product of m×k by k×n is 2 m k n; the causal half of the attention scores
-is counted though a fused kernel skips it; norms, GELU and softmax are not counted). The backward pass of a matrix
-product is two of the same size, so it takes twice the forward FLOPs (Narayanan et al. 2021, appendix).
+as torch.utils.flop_counter counts them (a product of m×k by k×n is 2 m k n; the causal half of the
+attention scores is counted though a fused kernel skips it; norms, GELU and softmax are not counted). The
+backward pass of a matrix product is two of the same size, so it takes twice the forward FLOPs (Narayanan
+et al. 2021, appendix).
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def layer_costs(spec: ModelSpec) -> tuple[LayerCost, ...]:
     )  # fmt: skip
     head = LayerCost(
         name=layer_name(spec, spec.layers + 1), parameters=2 * d + v * d, forward_flops=float(2 * s * d * v),
-        activation_bytes=FLOAT * s * (2 * d + 2 + v) + INDEX * s, output_bytes=0, working_bytes=FLOAT * s * 2 * v,
+        activation_bytes=FLOAT * s * (2 * d + 2 + v) + INDEX * s,
+        output_bytes=0, working_bytes=FLOAT * s * 2 * v,
     )  # fmt: skip
     blocks = [
         LayerCost(**{**block.__dict__, "name": layer_name(spec, i)}) for i in range(1, layer_count(spec) - 1)

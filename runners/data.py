@@ -1,6 +1,7 @@
 """Training text that is on every machine: the sources of Python's own standard library, byte by byte.
 
-A batch is a pure function of (seed, step), so every node makes the same one by itself and no text crosses a link.
+A batch is a pure function of (seed, step), so every node makes the same one by itself and no text crosses
+a link.
 """
 
 from __future__ import annotations

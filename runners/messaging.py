@@ -16,8 +16,9 @@ CHUNK_BYTES = 128 * 1024  # 100 ms of a 10 Mbit/s uplink: how long a chunk can h
 class Outbox:
     """Sends in the background, so that compute goes on meanwhile. Keeps the order of messages to one peer.
 
-    What is queued for a peer that is lost is dropped: whoever coordinates learns of the loss from the membership.
-    When this node's own lease runs out, or a send fails with a bug, `failed` gets the exception.
+    What is queued for a peer that is lost is dropped: whoever coordinates learns of the loss from the
+    membership. When this node's own lease runs out, or a send fails with a bug, `failed` gets the
+    exception.
     """
 
     def __init__(self, node: Node):

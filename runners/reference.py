@@ -1,7 +1,7 @@
 """The oracle: the same training in one process, on whole batches, with nothing clever in it.
 
-Runners of class E0 must give these losses within float32 rounding. It shares the model, the data and the optimizer
-settings with them and nothing else: no stages, no micro-batches, no messages.
+Runners of class E0 must give these losses within float32 rounding. It shares the model, the data and the
+optimizer settings with them and nothing else: no stages, no micro-batches, no messages.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Pipeline schedules as instruction lists, which the worker executes and the planner times.
 
-GPipe: all forwards, all backwards, flush (Huang et al. 2019, section 2.3). 1F1B with flush: PipeDream-Flush
-(Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.2), the default schedule of
-Megatron-LM: stage p of P starts with P-p-1 forwards, then alternates. Both update once a step, after the flush, so
-they compute the same as one device; with even stages and free links both idle for (P-1)/(M+P-1) of the time. They
-differ in the micro-batches whose activations a stage holds: M with GPipe, at most P-p with 1F1B.
+GPipe: all forwards, all backwards, flush (Huang et al. 2019, section 2.3). 1F1B with flush:
+PipeDream-Flush (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.2),
+the default schedule of Megatron-LM: stage p of P starts with P-p-1 forwards, then alternates. Both update
+once a step, after the flush, so they compute the same as one device; with even stages and free links both
+idle for (P-1)/(M+P-1) of the time. They differ in the micro-batches whose activations a stage holds: M
+with GPipe, at most P-p with 1F1B.
 """
 
 from __future__ import annotations
@@ -102,8 +103,7 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class Hop:
-    """One direction of a boundary between stages: a message holds the sender's uplink for `occupy` seconds and
-    arrives `delay` seconds after that."""
+    """One direction of a boundary: a message holds the sender's uplink `occupy` s, then takes `delay` s."""
 
     occupy: float = 0.0
     delay: float = 0.0

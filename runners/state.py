@@ -1,9 +1,9 @@
 """Training state by layer: as flat tensors, in versions, and who holds which.
 
-A state is named by (version, epoch): version = optimizer updates applied since the seed; epoch = the spell of
-undisturbed training in which it was made. Two states of one version from different spells are equal up to rounding,
-but only layers of the same name are ever put together, so a restored model is always one that existed.
-Version 0 needs no holder: it follows from the seed.
+A state is named by (version, epoch): version = optimizer updates applied since the seed; epoch = the spell
+of undisturbed training in which it was made. Two states of one version from different spells are equal up
+to rounding, but only layers of the same name are ever put together, so a restored model is always one that
+existed. Version 0 needs no holder: it follows from the seed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from testbed.cluster import Cluster
 from runners.planning.paths import path
+from testbed.cluster import Cluster
 
 
 class StateId(NamedTuple):
@@ -30,7 +30,7 @@ HERE, SEED = "here", "seed"  # sources of a layer, beside the names of nodes; no
 
 
 def pack(layer: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """Weights and AdamW moments of a layer as one flat float32 tensor, a copy: weight, m, v of each parameter."""
+    """A layer's state as one flat float32 tensor, a copy: weight, m, v of each parameter in turn."""
     parts = []
     for parameter in layer.parameters():
         slots = optimizer.state[parameter]
@@ -54,7 +54,7 @@ def unpack(flat: torch.Tensor, layer: nn.Module, optimizer: torch.optim.Optimize
 
 
 def fresh_slots(parameter: nn.Parameter, optimizer: torch.optim.Optimizer, version: int) -> None:
-    """AdamW's slots of one parameter at zero, made here rather than at the first step so that memory is as planned."""
+    """AdamW's slots of one parameter at zero; made at once, so that memory is as planned from the start."""
     optimizer.state[parameter] = {
         "step": torch.tensor(float(version), device="cpu"),
         "exp_avg": torch.zeros_like(parameter),
@@ -85,7 +85,9 @@ class VersionStore:
         if layers is not None:
             layers = set(layers)
             self._states = {
-                s: kept for s, held in self._states.items() if (kept := {i: t for i, t in held.items() if i in layers})
+                s: kept
+                for s, held in self._states.items()
+                if (kept := {i: t for i, t in held.items() if i in layers})
             }
 
     def holdings(self) -> dict[StateId, set[int]]:
@@ -111,8 +113,8 @@ def transfers(
 ) -> dict[str, dict[int, str]]:
     """Where each node gets each layer of `state`: node -> layer -> HERE, SEED or the name of the giver.
 
-    What a node holds does not move. The server gives what it has, since its link is the widest; else the holder who
-    gives least so far.
+    What a node holds does not move. The server gives what it has, since its link is the widest; else the
+    holder who gives least so far.
 
     Raises:
         KeyError: nobody holds a layer; ask `restorable` first.
@@ -140,7 +142,9 @@ def transfers(
 
 def moved_bytes(sources: Mapping[str, Mapping[int, str]], layer_bytes: Mapping[int, int]) -> int:
     """Bytes that cross links when those transfers are made."""
-    return sum(layer_bytes[i] for got in sources.values() for i, source in got.items() if source not in (HERE, SEED))
+    return sum(
+        layer_bytes[i] for got in sources.values() for i, source in got.items() if source not in (HERE, SEED)
+    )
 
 
 def transfer_time(

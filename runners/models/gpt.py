@@ -1,9 +1,9 @@
 """A plain decoder-only transformer whose layers are addressed one by one.
 
-Layer 0 is the embedding, layers 1 … L are the blocks, layer L+1 is the final norm with the output projection.
-Each layer has its own seeded generator, so the weights are the same whether the model is built whole or stage by
-stage, on whichever device. Pre-norm blocks, learned positions, GELU, untied output projection: GPT-2 (Radford et
-al. 2019) but for the untied head, which keeps every parameter in one stage.
+Layer 0 is the embedding, layers 1 … L are the blocks, layer L+1 is the final norm with the output
+projection. Each layer has its own seeded generator, so the weights are the same whether the model is built
+whole or stage by stage, on whichever device. Pre-norm blocks, learned positions, GELU, untied output
+projection: GPT-2 (Radford et al. 2019) but for the untied head, which keeps every parameter in one stage.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def parameter_count(spec: ModelSpec, index: int) -> int:
 
 
 def build_layer(spec: ModelSpec, index: int, seed: int | None) -> nn.Module:
-    """One layer on the default device; weights depend on (seed, index) alone, or are left unset for seed None."""
+    """One layer on the default device; its weights depend on (seed, index) alone; unset for seed None."""
     layer = _shape_only(spec, index).to_empty(device=torch.get_default_device())
     if seed is None or next(layer.parameters()).is_meta:
         return layer

@@ -1,8 +1,9 @@
 """Checkpoints: each stage uploads its layers to the server in the background, a chunk at a time.
 
-A chunk is sent only when the server has acknowledged the one before, so at most one chunk stands between an
-activation and the uplink, whatever the transport buffers. All stages copy their state in the same step (a mark
-travels with the activations), so the copy is a state that existed (Chandy and Lamport 1985 have the general rule).
+A chunk is sent only when the server has acknowledged the one before, so at most one chunk stands between
+an activation and the uplink, whatever the transport buffers. All stages copy their state in the same step
+(a mark travels with the activations), so the copy is a state that existed (Chandy and Lamport 1985 have
+the general rule).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Uploader:
         if self._task is not None:
             self._task.cancel()
         self.state, self._remaining = state, set(layers)
-        self._task = asyncio.create_task(self._upload(state, dict(layers), self._node.now()), name="checkpoint")
+        self._task = asyncio.create_task(
+            self._upload(state, dict(layers), self._node.now()), name="checkpoint"
+        )
 
     async def _upload(self, state: StateId, layers: dict[int, torch.Tensor], began: float) -> None:
         for layer, flat in layers.items():

@@ -1,8 +1,9 @@
 """The server's part of the pipeline: forms epochs, keeps the books and the checkpoints.
 
-An epoch is a spell of training with fixed stages. When a stage's device is lost, the coordinator halts everyone, hears what
-each holds, picks the newest state of which every layer still exists, decides who takes which layers, and starts
-the next epoch from there. One queue feeds one loop, so every decision sees a consistent picture.
+An epoch is a spell of training with fixed stages. When a stage's device is lost, the coordinator halts
+everyone, hears what each holds, picks the newest state of which every layer still exists, decides who
+takes which layers, and starts the next epoch from there. One queue feeds one loop, so every decision sees
+a consistent picture.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from runners.state import Holdings, StateId, moved_bytes, restorable, transfer_t
 from testbed.cluster.model import SERVER
 from testbed.runtime import ANY, MembershipEvent, Message, Node, Plan
 
-START_GRACE_S = 10.0  # how long the first plan's devices may take to appear before those present start without
+START_GRACE_S = (
+    10.0  # how long the first plan's devices may take to appear before those present start without
+)
 JOIN_GAIN = 0.05  # least share of the step time that a new plan must save before a joining device is taken in
 
 
 @dataclass
 class Peer:
-    """A device that has said hello. held, uploading: as it last reported; answered: the last HALT it answered."""
+    """A device that has said hello. held, uploading: as last reported; answered: the last HALT answered."""
 
     life: str
     generation: int
@@ -127,7 +130,7 @@ class Coordinator:
         if kind == p.HELLO:
             if name in self.peers:  # a new life of a device whose loss went unnoticed
                 await self._lost(name, self.node.now(), 0.0)
-            self.peers[name] = Peer(meta["life"], message.generation, {}, {})
+            self.peers[name] = Peer(meta["life"], message.generation, {}, {}, answered=self.epoch)
             self._take_holdings(name, meta)
             await (self._try_start() if self.running is None else self._consider(name))
         peer = self.peers.get(name)
@@ -139,16 +142,24 @@ class Coordinator:
             await self._try_start()
         elif kind == p.DONE and meta["epoch"] == self.ledger.epoch:
             self.ledger.note({k: v for k, v in meta.items() if k not in ("kind", "life")})
-            if self.running is not None and self.ledger.committed == self.pause_at:
-                await self._gather()
+            await self._paused()
         elif kind == p.READY and self.running is not None and meta["epoch"] == self.epoch:
             self.ready.add(meta["stage"])
             if len(self.ready) == len(self.stages):
                 self.ledger.ready()
+        elif kind == p.STUCK and self.running is not None and meta["epoch"] == self.epoch:
+            text = f"{name} misses {meta['missing']} of {meta['what']} from {meta['peer']}: the step starts again"
+            self.node.record("warning", text=text)
+            await self._gather()
         elif kind == p.PAUSED and self.running is not None and meta["epoch"] == self.epoch:
             self.pause_at = meta["version"]
-            if self.ledger.committed == self.pause_at:
-                await self._gather()
+            await self._paused()
+
+    async def _paused(self) -> None:
+        """When every stage has finished the step after which training pauses: on to the next epoch."""
+        if self.running is not None and self.pause_at == self.ledger.committed < self.steps:
+            self.ledger.lost("join", self.pausing, self.node.now(), 0.0)
+            await self._gather()
 
     def _take_holdings(self, name: str, meta: dict[str, Any]) -> None:
         self.peers[name].held = p.holdings_from_wire(meta["held"])
@@ -200,7 +211,11 @@ class Coordinator:
     async def _choose(self) -> Assignment | None:
         if all(name in self.peers for name in self.first_choice.devices):
             return self.first_choice
-        if self.options.recovery == "wait" or not self.peers or (self.ledger.epoch == 0 and not self.grace_over):
+        if (
+            self.options.recovery == "wait"
+            or not self.peers
+            or (self.ledger.epoch == 0 and not self.grace_over)
+        ):
             return None
         return await self._plan_now()
 
@@ -209,11 +224,16 @@ class Coordinator:
         return await self.node.compute(self.planner.replan, present, flops=0, label="plan")
 
     def _start(self, assignment: Assignment) -> None:
-        holders = {SERVER: self.checkpoints.holdings(), **{name: peer.held for name, peer in self.peers.items()}}
+        holders = {
+            SERVER: self.checkpoints.holdings(),
+            **{name: peer.held for name, peer in self.peers.items()},
+        }
         state = next(s for s in restorable(self.layers, holders.values()) if self.ledger.usable(s))
         wanted = {s.device: range(s.first, s.end) for s in assignment.stages}
         sources = transfers(wanted, state, SERVER, holders)
-        self._settle_upload()
+        for name, got in sources.items():
+            self._give(name, state, [i for i, source in got.items() if source == SERVER])
+        self._settle_upload()  # after _give: it may drop the parts of a copy that was given from
         self.running, self.stages, self.ready = assignment, assignment.devices, set()
         self.ledger.restart(state, self.epoch, self.stages)
         for name in self.peers:
@@ -227,8 +247,6 @@ class Coordinator:
                 sources=list(sources.get(name, {}).items()),
                 complete=self.checkpoints.complete, uploading=self.uploading,
             )  # fmt: skip
-        for name, got in sources.items():
-            self._give(name, state, [i for i, source in got.items() if source == SERVER])
         self.node.record(
             "plan", devices=list(self.stages), epoch=self.epoch, version=state.version,
             stages=[s.layers for s in assignment.stages], moved_bytes=moved_bytes(sources, self.layer_bytes),
@@ -241,14 +259,22 @@ class Coordinator:
         for layer in layers:
             parts = chunks(self.checkpoints.layer(state, layer))
             for index, part in enumerate(parts):
-                self.outbox.post(to, p.state_tag(self.epoch), [part], layer=layer, index=index, count=len(parts))
+                self.outbox.post(
+                    to, p.state_tag(self.epoch), [part], layer=layer, index=index, count=len(parts)
+                )
 
     def _settle_upload(self) -> None:
         """Which checkpoint under way goes on through the change of epochs, if any."""
         uploads = {name: peer.uploading for name, peer in self.peers.items()}
-        under_way = {s for u in [*uploads.values(), self.checkpoints.holdings()] for s in u if s > self.checkpoints.complete}
+        under_way = {
+            s
+            for u in [*uploads.values(), self.checkpoints.holdings()]
+            for s in u
+            if s > self.checkpoints.complete
+        }
         self.uploading = next(
-            (s for s in sorted(under_way, reverse=True) if self.checkpoints.can_finish(s, uploads.values())), None
+            (s for s in sorted(under_way, reverse=True) if self.checkpoints.can_finish(s, uploads.values())),
+            None,
         )
         self.uploads = {name: u[self.uploading] for name, u in uploads.items() if self.uploading in u}
         self.checkpoints.keep(() if self.uploading is None else [self.uploading])

@@ -1,7 +1,7 @@
 """The coordinator's books: which steps are complete, how often each was begun, what a loss cost.
 
-A step is complete when every stage of one epoch has applied its update. Each step is recorded once for each time
-that it is completed; a step done again after a rollback has a higher attempt.
+A step is complete when every stage of one epoch has applied its update. Each step is recorded once for
+each time that it is completed; a step done again after a rollback has a higher attempt.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Ledger:
     def restart(self, state: StateId, epoch: int, devices: tuple[str, ...]) -> None:
         """A new epoch starts from `state`."""
         self._settle(state)
-        self._begun.update(range(self._first, self.committed + 1))
+        if self.epoch:
+            self._begun.update(range(self._first, self.committed + 1))
         for recovery in self._open:
             recovery.lost_steps = max(recovery.lost_steps, recovery.step - state.version)
             recovery.restored = None
@@ -59,7 +60,7 @@ class Ledger:
         self._notes = {}
 
     def usable(self, state: StateId) -> bool:
-        """Whether the losses of all steps before `state` are known, so that none is missing from the record."""
+        """Whether the losses of all steps before `state` are known, so that the record has no gap."""
         return all(
             step in self._recorded or self._loss(StateId(step + 1, state.epoch)) is not None
             for step in range(state.version)
@@ -109,6 +110,7 @@ class Ledger:
         for recovery in [r for r in self._open if r.restored is not None and self.committed >= r.step]:
             self._open.remove(recovery)
             self._node.record(
-                "recovery", kind=recovery.kind, peer=recovery.peer, detected=recovery.detected, start=recovery.start,
-                end=now, restored=recovery.restored, step=recovery.step, lost_steps=recovery.lost_steps,
+                "recovery", kind=recovery.kind, peer=recovery.peer, detected=recovery.detected,
+                start=recovery.start, end=now, restored=recovery.restored, step=recovery.step,
+                lost_steps=recovery.lost_steps,
             )  # fmt: skip

@@ -25,7 +25,8 @@ class PipelineOptions:
     stages: how many, or 'auto' for the number of least predicted step time.
     recompute: keep only the stages' inputs and repeat the forward pass (GPipe's re-materialisation).
     wire: 'fp32', or 'bf16' to halve what crosses between stages (no longer exact).
-    local_copies: each device keeps its part of the last checkpoint and of the previous step in memory, so that a
+    local_copies: each device keeps its part of the last checkpoint and of the previous step in memory, so
+    that a
         rollback moves only what was lost.
     """
 
@@ -75,11 +76,15 @@ def _choice(where: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         near = nearest(value, choices)
         raise InputError(
-            where, f"{value!r}; expected one of: {', '.join(choices)}", hint=f"did you mean {near!r}?" if near else None
+            where,
+            f"{value!r}; expected one of: {', '.join(choices)}",
+            hint=f"did you mean {near!r}?" if near else None,
         )
 
 
 def _whole(where: str, value: Any, least: int, expected: str, near: str | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        hint = f"did you mean {near!r}?" if near and isinstance(value, str) and nearest(value, [near]) else None
+        hint = (
+            f"did you mean {near!r}?" if near and isinstance(value, str) and nearest(value, [near]) else None
+        )
         raise InputError(where, f"{value!r}; expected {expected}", hint=hint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from testbed.units import size
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage on a device: layers [first, end). Bytes and seconds as predicted; seconds are of one micro-batch."""
+    """A stage on a device: layers [first, end). Bytes and seconds as predicted, the latter a micro-batch."""
 
     device: str
     first: int
@@ -69,11 +69,11 @@ class Planner:
         return self.samples * self.layers[layer].output_bytes * self.wire // FLOAT
 
     def memory_bytes(self, first: int, end: int, from_end: int) -> int:
-        """Memory that layers [first, end) need on the stage that is the `from_end`-th from the last (last: 1).
+        """Memory that layers [first, end) need on the stage that is `from_end`-th from the end (last: 1).
 
-        Weights, gradients, AdamW moments and kept versions; activations of the micro-batches in flight (with
-        recomputation only their inputs, and the activations of one); the working space of the largest layer; one
-        message from each neighbour that arrived early.
+        Weights, gradients, AdamW moments and kept versions; activations of the micro-batches in flight
+        (with recomputation only their inputs, and the activations of one); the working space of the
+        largest layer; one message from each neighbour that arrived early.
         """
         span = self.layers[first:end]
         parameters = sum(c.parameters for c in span)
@@ -97,44 +97,47 @@ class Planner:
         if not cluster.devices:
             raise InputError("cluster", "no devices; expected at least one")
         if wanted != "auto":
-            for limit, what in ((layer_count(self.model), f"layers (embedding, {self.model.layers} blocks, head)"),
-                                (len(cluster.devices), "devices")):  # fmt: skip
+            layers = f"layers (embedding, {self.model.layers} blocks, head)"
+            for limit, what in ((layer_count(self.model), layers), (len(cluster.devices), "devices")):
                 if wanted > limit:
                     raise InputError("training.options.stages", f"{wanted} stages, but only {limit} {what}; "
                                      f"expected at most {limit}, or 'auto'")  # fmt: skip
-        search, workers = self._search(cluster, None if wanted == "auto" else wanted)
-        allowed = search.best if wanted == "auto" else {k: v for k, v in search.best.items() if k == wanted}
-        if not allowed:
+        search, workers = self._search(cluster)
+        counts = list(search.best) if wanted == "auto" else [wanted]
+        best = self._best(search, workers, counts)
+        if best is None:
             raise self._too_small(search, workers, search.deepest if wanted == "auto" else wanted)
-        best = min((self._assign(cluster, workers, p) for p in allowed.values()), key=_step_time)
-        return min(best, self._assign(cluster, workers, search.quickest(len(best.stages))), key=_step_time)
+        return best
 
     def replan(self, cluster: Cluster) -> Assignment | None:
-        """The best plan for those who are left; a fixed number of stages gives way when there are too few devices."""
+        """The best plan for those who are left, or None; too few: with fewer stages than asked for."""
         if not cluster.devices:
             return None
-        wanted = self.options.stages
-        search, workers = self._search(cluster, None if wanted == "auto" else wanted)
-        counts = list(search.best) if wanted == "auto" else [max(search.best, default=0)]
-        plans = [self._assign(cluster, workers, search.best[k]) for k in counts if k in search.best]
+        search, workers = self._search(cluster)
+        counts = list(search.best) if self.options.stages == "auto" else [max(search.best, default=0)]
+        return self._best(search, workers, counts)
+
+    def _best(self, search: Search, workers: list[Worker], counts: list[int]) -> Assignment | None:
+        plans = [self._assign(workers, search.best[k]) for k in counts if k in search.best]
         if not plans:
             return None
         best = min(plans, key=_step_time)
-        return min(best, self._assign(cluster, workers, search.quickest(len(best.stages))), key=_step_time)
+        return min(best, self._assign(workers, search.quickest(len(best.stages))), key=_step_time)
 
-    def _search(self, cluster: Cluster, most: int | None) -> tuple[Search, list[Worker]]:
+    def _search(self, cluster: Cluster) -> tuple[Search, list[Worker]]:
         workers = [Worker(d.name, d.flops, d.memory_bytes, path(cluster, d)) for d in cluster.devices]
         chain = Chain(
             flops=[self.samples * self._step_flops(c) for c in self.layers],
             boundary_bytes=[self.output_bytes(i) for i in range(len(self.layers))],
             memory_bytes=self.memory_bytes,
         )
+        most = None if self.options.stages == "auto" else self.options.stages
         return Search(chain, workers, most), workers
 
     def _step_flops(self, cost: LayerCost) -> float:
         return cost.backward_flops + cost.forward_flops * (2 if self.options.recompute else 1)
 
-    def _assign(self, cluster: Cluster, workers: list[Worker], partition: Partition) -> Assignment:
+    def _assign(self, workers: list[Worker], partition: Partition) -> Assignment:
         chosen = [workers[i] for i in partition.workers]
         count = len(chosen)
         stages, times = [], []
@@ -146,8 +149,9 @@ class Planner:
             times.append(StageTimes(forward, backward, update, forward if self.options.recompute else 0.0))
             stages.append(StagePlan(
                 device=worker.name, first=first, end=end,
-                layers=span[0].name if len(span) == 1 else f"{span[0].name} … {span[-1].name}",
-                memory_bytes=self.memory_bytes(first, end, count - p), parameters=sum(c.parameters for c in span),
+                layers=_span_name(span),
+                memory_bytes=self.memory_bytes(first, end, count - p),
+                parameters=sum(c.parameters for c in span),
                 forward_s=forward, backward_s=backward,
                 output_bytes=self.output_bytes(end - 1) if p < count - 1 else 0,
             ))  # fmt: skip
@@ -165,13 +169,17 @@ class Planner:
         worker = workers[partition.workers[tight]]
         first, end = partition.spans[tight]
         needed = self.memory_bytes(first, end, stages - tight)
-        names = self.layers[first].name if end - first == 1 else f"{self.layers[first].name} … {self.layers[end - 1].name}"
+        names = _span_name(self.layers[first:end])
         return InputError(
             f"device {worker.name!r}, memory",
-            f"its stage needs {needed:,} bytes ({size(needed)}), but it has {int(worker.memory_bytes):,} bytes "
-            f"({size(worker.memory_bytes)}): {names}, stage {tight + 1} of {stages}, in the split that fits best",
-            hint="try more micro_batches, training.options.recompute: true, local_copies: false, or more devices",
+            f"its stage needs {needed:,} bytes ({size(needed)}), but it has {int(worker.memory_bytes):,} "
+            f"bytes ({size(worker.memory_bytes)}): stage {tight + 1} of {stages} ({names}), in the best split",
+            hint="try more micro_batches, options recompute: true or local_copies: false, or more devices",
         )  # fmt: skip
+
+
+def _span_name(span: Sequence[LayerCost]) -> str:
+    return span[0].name if len(span) == 1 else f"{span[0].name} … {span[-1].name}"
 
 
 def _step_time(assignment: Assignment) -> float:
@@ -197,8 +205,14 @@ def check_job(model: ModelSpec, training: TrainingSpec) -> None:
         raise InputError("model.heads", f"{model.heads} heads do not divide d_model = {model.d_model}; "
                          f"expected a divisor of {model.d_model}")  # fmt: skip
     if model.vocabulary < BYTES:
-        raise InputError("model.vocabulary", f"{model.vocabulary}; expected {BYTES} or more (the text is bytes)")
-    for key, value in (("batch", training.batch), ("micro_batches", training.micro_batches), ("steps", training.steps)):
+        raise InputError(
+            "model.vocabulary", f"{model.vocabulary}; expected {BYTES} or more (the text is bytes)"
+        )
+    for key, value in (
+        ("batch", training.batch),
+        ("micro_batches", training.micro_batches),
+        ("steps", training.steps),
+    ):
         if value < 1:
             raise InputError(f"training.{key}", f"{value}; expected 1 or more")
     if training.micro_batches > training.batch:

@@ -1,8 +1,8 @@
 """What coordinator and workers say to each other. See docs/pipeline.md for the protocol.
 
-Control messages go from the server to one life of a device's worker, in order; reports come back, in order. Each names
-the epoch that it belongs to, and whoever gets one of another epoch ignores it. Data between stages carries the epoch in its
-tag, so what was sent before a loss never matches after it.
+Control messages go from the server to one life of a device's worker, in order; reports come back, in
+order. Each names the epoch that it belongs to, and whoever gets one of another epoch ignores it. Data
+between stages carries the epoch in its tag, so what was sent before a loss never matches after it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ HELLO = "hello"  # a worker's life begins; says what it holds
 HELD = "held"  # the answer to HALT
 READY = "ready"  # this stage has its state
 DONE = "done"  # this stage has finished a step
+STUCK = "stuck"  # messages of a neighbour are missing
 PAUSED = "paused"  # the answer to PAUSE, when the step under way is done
 
 

@@ -17,7 +17,7 @@ from testbed.units import duration, size
 
 
 class PipelineRunner:
-    """See docs/pipeline.md. One instance serves one node; it outlives a lost lease of that node, but not a kill."""
+    """See docs/pipeline.md. One instance serves one node, and outlives a lost lease but not a kill."""
 
     correctness = "E0"
 
@@ -37,7 +37,8 @@ class PipelineRunner:
         """Cut the model into stages over the cluster's devices.
 
         Raises:
-            InputError: bad settings; more stages than layers or devices; memory too small, with device and bytes.
+            InputError: bad settings; more stages than layers or devices; memory too small, with device and
+            bytes.
         """
         options = parse_options(training.options)
         check_job(model, training)

@@ -22,7 +22,8 @@ class Stage:
     """Layers [first, end) of a model, in the training state `state`.
 
     Args:
-        states: layer -> flat state tensor of `runners.state.pack`; a layer that is absent starts from the seed.
+        states: layer -> flat state tensor of `runners.state.pack`; a layer that is absent starts from the
+        seed.
         recompute: keep only each micro-batch's input, and repeat the forward pass before the backward pass.
         wire: dtype of what crosses to the neighbours, 'fp32' or 'bf16'.
     """
@@ -71,7 +72,8 @@ class Stage:
             targets: [n, s], on the last stage.
 
         Returns:
-            What goes to the next stage, or on the last one the micro-batch's share of the mean loss, a scalar.
+            What goes to the next stage, or on the last one the micro-batch's share of the mean loss, a
+            scalar.
         """
         if not self.is_first:
             x = x.detach().to(torch.float32)

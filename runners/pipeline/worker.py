@@ -1,8 +1,9 @@
-"""A device's part of the pipeline: obeys the coordinator, trains its stage, keeps what a rollback may need."""
+"""A device's part of the pipeline: obey the coordinator, train a stage, keep what a rollback may need."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,11 +107,9 @@ class Worker:
             kind = meta["kind"]
             if kind == p.HALT:
                 await self._stop_epoch()
-                self._shelve()
+                await self.node.compute(self._shelve, flops=0, label="copy")
                 self._report(p.HELD, epoch=meta["epoch"], **self._holdings())
             elif kind == p.START:
-                await self._stop_epoch()
-                self._shelve()
                 await self._begin(Epoch.from_meta(meta))
             elif kind == p.PAUSE and self.epoch and meta["epoch"] == self.epoch.number:
                 self.epoch.paused = True
@@ -141,7 +140,7 @@ class Worker:
         }
 
     def _watch(self, task: asyncio.Task) -> asyncio.Task:
-        """A neighbour's loss ends the task quietly (the coordinator will call); anything else ends this life."""
+        """A neighbour's loss ends the task quietly (the coordinator calls); other errors end this life."""
 
         def ended(done: asyncio.Task) -> None:
             error = None if done.cancelled() else done.exception()
@@ -186,7 +185,9 @@ class Worker:
         if self.epoch is None:
             return []
         number, here = self.epoch.number, self.epoch.position(self.node.name)
-        stale = [(giver, p.state_tag(number)) for giver in sorted({*self.epoch.sources.values()} - {HERE, SEED})]
+        stale = [
+            (giver, p.state_tag(number)) for giver in sorted({*self.epoch.sources.values()} - {HERE, SEED})
+        ]
         if here is not None and here > 0:
             stale.append((self.epoch.stages[here - 1][0], p.activation_tag(number)))
         if here is not None and here < len(self.epoch.stages) - 1:
@@ -202,19 +203,13 @@ class Worker:
         for to, layers in epoch.gives:
             self._give(epoch, to, layers)
         here = epoch.position(self.node.name)
+        if here is not None:
+            _, first, end = epoch.stages[here]
+            self.stage = await self._build(epoch, first, end)
+        # layers that move away are kept until the first update, by when whoever takes them has them
+        self._forget(epoch, None, epoch.state)
         if here is None:
-            self._forget(epoch, ())
             return
-        _, first, end = epoch.stages[here]
-        states = await self._gather(epoch)
-        options = self.options
-        self.stage = await self.node.compute(
-            lambda: Stage(self.model, self.training, first, end, epoch.state, states,
-                          recompute=options.recompute, wire=options.wire),
-            flops=0, label="build",
-        )  # fmt: skip
-        del states
-        self._forget(epoch, range(first, end))
         self._report(p.READY, epoch=epoch.number, stage=here)
         for step in range(epoch.state.version, self.training.steps):
             if here == 0 and epoch.paused:
@@ -222,14 +217,29 @@ class Worker:
                 return
             await self._step(epoch, here, step)
 
+    async def _build(self, epoch: Epoch, first: int, end: int) -> Stage:
+        states, options = await self._gather(epoch), self.options
+
+        def build() -> Stage:
+            return Stage(
+                self.model, self.training, first, end, epoch.state, states,
+                recompute=options.recompute, wire=options.wire,
+            )  # fmt: skip
+
+        return await self.node.compute(build, flops=0, label="build")
+
     def _give(self, epoch: Epoch, to: str, layers: list[int]) -> None:
         for layer in layers:
             flat = self.kept.store.get(epoch.state, layer)
             if flat is None:
-                raise RuntimeError(f"{self.node.name} was to give layer {layer} of {epoch.state} and has it not")
+                raise RuntimeError(
+                    f"{self.node.name} was to give layer {layer} of {epoch.state} and has it not"
+                )
             parts = chunks(flat)
             for index, part in enumerate(parts):
-                self.data.post(to, p.state_tag(epoch.number), [part], layer=layer, index=index, count=len(parts))
+                self.data.post(
+                    to, p.state_tag(epoch.number), [part], layer=layer, index=index, count=len(parts)
+                )
 
     async def _gather(self, epoch: Epoch) -> dict[int, torch.Tensor]:
         """The flat state of each layer of this stage; those that start from the seed are absent."""
@@ -249,7 +259,9 @@ class Worker:
                     layers.discard(meta["layer"])
         return states
 
-    def _forget(self, epoch: Epoch, layers, previous: StateId | None = None) -> None:
+    def _forget(
+        self, epoch: Epoch, layers: Iterable[int] | None = None, previous: StateId | None = None
+    ) -> None:
         """Keep only the states that a rollback may ask for; without local copies, none."""
         wanted = {previous, epoch.complete, epoch.uploading} if self.options.local_copies else set()
         self.kept.store.keep(wanted, layers)
@@ -270,25 +282,31 @@ class Worker:
             text = await node.compute(self.batches.micro_batches, step, flops=0, label="load")
         mark = stage.is_first and self._checkpoint_due(epoch, step + 1)
         losses: list[torch.Tensor] = []
-        x = gradient = out = None
+        x = gradient = out = copy = None
         for instruction in program:
             m = instruction.micro_batch
             where = {"step": step, "micro_batch": m}
             match instruction.op:
                 case Op.RECV_ACTIVATION:
-                    message = self._expected(await node.recv(before, p.activation_tag(epoch.number)), where)
+                    message = self._expected(
+                        await node.recv(before, p.activation_tag(epoch.number)), epoch, where
+                    )
                     x, mark = message.tensors[0], message.meta["checkpoint"]
                 case Op.FORWARD:
                     tokens = text[m][0] if stage.is_first else x
                     targets = text[m][1] if stage.is_last else None
                     flops = self.sizes[m] * stage.forward_flops
-                    out = await node.compute(stage.forward, m, tokens, targets, flops=flops, label=f"forward {m}")
+                    out = await node.compute(
+                        stage.forward, m, tokens, targets, flops=flops, label=f"forward {m}"
+                    )
                     if stage.is_last:
                         losses.append(out)
                 case Op.SEND_ACTIVATION:
                     self.data.post(after, p.activation_tag(epoch.number), [out], checkpoint=mark, **where)
                 case Op.RECV_GRADIENT:
-                    message = self._expected(await node.recv(after, p.gradient_tag(epoch.number)), where)
+                    message = self._expected(
+                        await node.recv(after, p.gradient_tag(epoch.number)), epoch, where
+                    )
                     gradient = message.tensors[0]
                 case Op.RECOMPUTE:
                     flops = self.sizes[m] * stage.forward_flops
@@ -299,46 +317,50 @@ class Worker:
                 case Op.SEND_GRADIENT:
                     self.data.post(before, p.gradient_tag(epoch.number), [out], **where)
                 case Op.UPDATE:
-                    await self._update(epoch, StateId(step + 1, epoch.number), mark)
+                    copy = await self._update(epoch, StateId(step + 1, epoch.number), mark)
         note = {"step": step, "epoch": epoch.number, "stage": here, "began": began, "ended": node.now()}
         if stage.is_last:
             note["loss"] = _total(losses)
         self.kept.notes[stage.state] = note
         self._report(p.DONE, **note)
+        if copy is not None:  # after the report, so that no checkpoint is ahead of the losses that led to it
+            self.uploader.start(stage.state, copy)
+            self._watch(self.uploader.task)
 
-    def _expected(self, message: Message, where: dict[str, int]) -> Message:
-        if any(message.meta[key] != value for key, value in where.items()):
-            raise RuntimeError(f"{message.tag} from {message.source}: {message.meta}, expected {where}")
-        return message
+    def _expected(self, message: Message, epoch: Epoch, where: dict[str, int]) -> Message:
+        """The message, if it is the next one; when some are missing, the sender was cut off for a while."""
+        if all(message.meta[key] == value for key, value in where.items()):
+            return message
+        self._report(p.STUCK, epoch=epoch.number, peer=message.source, what=message.tag, missing=where)
+        raise PeerLost(message.source, f"{message.tag}: {where} is missing")
 
     def _checkpoint_due(self, epoch: Epoch, version: int) -> bool:
         every = self.options.checkpoint_every
         due = every and version % every == 0 and version < self.training.steps
         return bool(due and epoch.uploading is None and version > epoch.complete.version)
 
-    async def _update(self, epoch: Epoch, result: StateId, mark: bool) -> None:
+    async def _update(self, epoch: Epoch, result: StateId, mark: bool) -> dict[int, torch.Tensor] | None:
+        """Apply the optimizer; a copy of the new state if the step is marked for a checkpoint."""
         stage, previous = self.stage, self.stage.state
         span = range(stage.first, stage.end)
-        self._forget(epoch, span)  # all stages have got to `previous`, or this one would not have ended its step
-        copy = self.options.local_copies and not self.kept.store.has(previous, span)
+        self._forget(
+            epoch, span, previous
+        )  # every stage has got to `previous`, or this step would not have ended
+        if self.options.local_copies and not self.kept.store.has(previous, span):
+            self.kept.store.put(previous, await self.node.compute(stage.pack, flops=0, label="copy"))
 
-        def apply() -> tuple[dict | None, dict | None]:
-            before = stage.pack() if copy else None
+        def apply() -> dict[int, torch.Tensor] | None:
             stage.update(result)
-            return before, stage.pack() if mark else None
+            return stage.pack() if mark else None
 
         self.stage = None  # an update that is cut short leaves no state to keep
-        before, after = await self.node.compute(apply, flops=stage.update_flops, label="update")
+        copy = await self.node.compute(apply, flops=stage.update_flops, label="update")
         self.stage = stage
-        if before is not None:
-            self.kept.store.put(previous, before)
-        if after is not None:
+        if copy is not None:
             epoch.uploading = result
             if self.options.local_copies:
-                self.kept.store.put(result, after)
-            self.uploader.start(result, after)
-            self._watch(self.uploader.task)
-        self._forget(epoch, span, previous)
+                self.kept.store.put(result, copy)
+        return copy
 
 
 def _total(losses: list[torch.Tensor]) -> float | None:

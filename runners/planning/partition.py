@@ -1,19 +1,23 @@
 """Cut a chain of layers into stages over devices in a given order, by dynamic programming.
 
-Finds, for every number of stages P at once, the cut and the choice of devices (in their order; some may stay unused)
-with the least bottleneck
+Finds, for every number of stages P at once, the cut and the choice of devices (in their order; some may
+stay unused) with the least bottleneck
 
     max over stages     of compute, flops / F_i, and of link load, 8 bytes / U_i and 8 bytes / D_i of all
-                        that the stage sends (output onwards, input's gradient back) and receives a micro-batch;
+                        that the stage sends (output onwards, input's gradient back) and receives a
+                        micro-batch;
     max over boundaries of the transfer each way, 8 bytes / min(U_sender, D_receiver) + delays.
 
-The recursion is that of PipeDream (Narayanan et al. 2019, section 3.1) without replication and with a device index:
+The recursion is that of PipeDream (Narayanan et al. 2019, section 3.1) without replication and with a
+device index:
 
-    best[k][i, j] = min over e of max( stage(i, j..e), min over i' > i of max( boundary(e; i, i'), best[k-1][i', e] ) )
+    best[k][i, j] = min over e of max( stage(i, j..e), rest(i, e) )
+    rest(i, e)    = min over i' > i of max( boundary(e; i, i'), best[k-1][i', e] )
 
 where k stages, the first of them on device i, take the layers from j on. k counts from the end because the
-micro-batches that a 1F1B stage holds depend on the distance to the last stage. A stage that does not fit a device's
-memory costs infinity. Time O(P L N² + P L² N) for L layers and N devices, vectorised over devices.
+micro-batches that a 1F1B stage holds depend on the distance to the last stage. A stage that does not fit a
+device's memory costs infinity. Time O(P L N² + P L² N) for L layers and N devices, vectorised over
+devices.
 """
 
 from __future__ import annotations
@@ -42,8 +46,8 @@ class Worker:
 class Chain:
     """What is to be cut, all per micro-batch.
 
-    flops: of each layer, forward and backward. boundary_bytes: what each layer hands to the next, the same size
-    coming back as its gradient (the last layer's entry is not used).
+    flops: of each layer, forward and backward. boundary_bytes: what each layer hands to the next, the same
+    size coming back as its gradient (the last layer's entry is not used).
     memory_bytes: (first layer, end layer, stages from this one to the last) -> bytes that the stage needs.
     """
 
@@ -170,10 +174,12 @@ class Search:
         kept = [workers[i] for i in self._kept]
         self.deepest = min(len(chain.flops), len(kept), most_stages or len(kept))
         self._costs = _Costs(chain, kept, self.deepest)
-        self.best = self._named(_search(self._costs, self._stage, self._costs.boundary, self.deepest, np.maximum))
+        self.best = self._named(
+            _search(self._costs, self._stage, self._costs.boundary, self.deepest, np.maximum)
+        )
 
     def quickest(self, stages: int) -> Partition:
-        """Among the partitions of that many stages with the least bottleneck, the one of least total latency."""
+        """Among the partitions of that many stages with the least bottleneck, the one of least latency."""
         cap = self.best[stages].bottleneck * (1 + 1e-9)
 
         def capped(cost: np.ndarray) -> np.ndarray:
@@ -186,7 +192,7 @@ class Search:
         return Partition(found.spans, found.workers, self.best[stages].bottleneck)
 
     def tightest(self, stages: int) -> tuple[Partition, int]:
-        """Ignoring time: the partition whose fullest device is least full, and the stage that is on that device.
+        """Ignoring time: the partition whose fullest device is least full, and the stage on that device.
 
         Its bottleneck is bytes needed / bytes available, above 1 when memory forbids this number of stages.
         """
@@ -204,11 +210,12 @@ class Search:
         return self._named({stages: found})[stages], int(np.argmax(filled))
 
     def _stage(self, k: int) -> np.ndarray:
-        """[device, first, end] seconds of a stage that is the k-th from the end; infinite where it does not fit."""
+        """[device, first, end] seconds of a stage, the k-th from the end; infinite where it does not fit."""
         fits = self._costs.needs[k][None] <= self._costs.memory[:, None, None]
         return np.where(fits, self._costs.stage, np.inf)
 
     def _named(self, found: dict[int, Partition]) -> dict[int, Partition]:
         return {
-            k: Partition(p.spans, tuple(self._kept[i] for i in p.workers), p.bottleneck) for k, p in found.items()
+            k: Partition(p.spans, tuple(self._kept[i] for i in p.workers), p.bottleneck)
+            for k, p in found.items()
         }

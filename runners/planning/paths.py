@@ -1,4 +1,4 @@
-"""The way from a device to the core of the network: its access link, and a shared link where it is behind one."""
+"""The way from a device to the core of the network: its access link, and shared links before it."""
 
 from __future__ import annotations
 
