@@ -122,7 +122,7 @@ class DeviceDefinition(Section):
 class DevicesSection(Section):
     """Which computer is in which home."""
 
-    profiles: list[str] = Field(default_factory=lambda: ["laptop"], min_length=1,
+    profiles: list[str] = Field(default_factory=lambda: ["volunteer"], min_length=1,
                                 description="of traces/devices/, or of `define`")
     assign: Literal["round-robin", "random"] = Field("round-robin", description="which profile each home gets")
     mapping: dict[str, str] = Field(default_factory=dict, description="home: profile; the others by `assign`")

@@ -78,7 +78,7 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
         try:
             check_options(training.options)
         except InputError as error:
-            key = error.where.removeprefix("training.")
+            key = error.where.removeprefix("training.").removeprefix("options.")
             raise InputError(loaded.where("training", key), str(error.message).removeprefix(f"{error.where}: "),
                              hint=error.hint) from None
     Thresholds.from_mapping(experiment.fidelity, loaded.where("fidelity"))
