@@ -24,7 +24,7 @@ _V2_NAMES = {"memory": "memory", "cpuacct": "cpu"}  # v2 freezes and counts CPU 
 
 @dataclass(frozen=True)
 class Mounts:
-    """Where each of CONTROLLERS is: a v1 hierarchy's mount point, or the v2 mount point; absent where neither is."""
+    """Where each of CONTROLLERS is: mount points of v1 hierarchies, and the v2 mount point."""
 
     v1: dict[str, Path] = field(default_factory=dict)
     v2: Path | None = None
@@ -125,7 +125,8 @@ class HostCgroup:
         if "cpuacct" in self._v1:
             text = _read(self._v1["cpuacct"] / "cpuacct.usage")
             return int(text) / 1e9 if text else None
-        match = re.search(r"^usage_usec (\d+)", _read(self._v2 / "cpu.stat") if self._v2 else "", re.MULTILINE)
+        text = _read(self._v2 / "cpu.stat") if self._v2 else ""
+        match = re.search(r"^usage_usec (\d+)", text, re.MULTILINE)
         return int(match[1]) / 1e6 if match else None
 
     @property
@@ -214,12 +215,13 @@ class RunCgroups:
         """A group for each host, with its memory limit [bytes] where one is given.
 
         Raises:
-            CapabilityError: a limit is asked for and no hierarchy can enforce it, or cgroups can't be written.
+            CapabilityError: a limit is asked for and no hierarchy can enforce it, or cgroups can't be
+                written.
         """
         names = list(names)
         if self.mounts.version == "none" and any(n in limits for n in names):
             raise CapabilityError(
-                "no cgroup hierarchy with the memory controller is mounted, so memory limits can't be enforced",
+                "no cgroup with the memory controller is mounted, so memory limits can't be enforced",
                 hint="mount cgroup2 (mount -t cgroup2 none /sys/fs/cgroup) or set no memory limit",
             )
         try:
@@ -247,7 +249,9 @@ class RunCgroups:
         v1 = {c: path / self._path for c, path in self.mounts.v1.items()}
         v2 = self._v2_root() if len(v1) < len(CONTROLLERS) else None
         roots = [*dict.fromkeys(v1.values()), *([v2] if v2 else [])]
-        hosts = {n: HostCgroup({c: r / _safe(n) for c, r in v1.items()}, v2 / _safe(n) if v2 else None) for n in names}
+        hosts = {
+            n: HostCgroup({c: r / _safe(n) for c, r in v1.items()}, v2 / _safe(n) if v2 else None) for n in names
+        }
         self._record([*map(str, roots), *(str(d) for h in hosts.values() for d in h.directories)])
         for root in roots:
             root.mkdir(parents=True, exist_ok=True)
@@ -274,7 +278,7 @@ class RunCgroups:
         if "memory" in wanted and "memory" not in _read(root / "cgroup.subtree_control").split():
             raise CapabilityError(
                 f"{self.mounts.v2}/cgroup.subtree_control doesn't hand the memory controller down",
-                hint="in a container, start it with its own cgroup namespace and no processes in the root group",
+                hint="in a container, give it a cgroup namespace of its own, with no processes in its root",
             )
 
 

@@ -1,4 +1,5 @@
-"""Control and metrics between the engine and its processes: msgpack messages, each after its length, on Unix sockets.
+"""Control and metrics between the engine and its processes: msgpack messages, each after its length, on Unix
+sockets.
 
 They never touch the shaped network. A message is a dict with a `kind`.
 """

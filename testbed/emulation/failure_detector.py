@@ -1,15 +1,15 @@
-"""When is silence a loss? Deadlines that follow what a link and a machine are seen to do, not a hand-set timeout.
+"""When is silence a loss? Deadlines that follow what a link and a machine are seen to do.
 
-A device sends a heartbeat every `interval_s`; the server echoes each. Silence has two harmless causes, and the
-deadline covers both as measured on this very link:
+A device sends a heartbeat every `interval_s`; the server echoes each. Silence has two harmless causes, and
+the deadline covers both as measured on this very link:
 
-* *lost heartbeats*: with a measured loss p, k in a row are lost by chance with probability p^k, so the deadline
-  waits for the k-th with k = ln(chance) / ln(p);
-* *late heartbeats*: the largest lateness against the regular arrivals expected (Chen, Toueg, Aguilera 2002, section
-  5, "NFD-E") that the last `window` heartbeats had, plus a bound of the round trip, SRTT + 4 RTTVAR or its largest
-  recent value (RFC 6298, section 2; Bertier, Marin, Sens 2002 use the same estimator as safety margin). The
-  largest recent value rather than a variance, since training traffic fills a link in bursts: between two of them
-  a variance forgets what the next one will do.
+* *lost heartbeats*: with a measured loss p, k in a row are lost by chance with probability p^k, so the
+  deadline waits for the k-th with k = ln(chance) / ln(p);
+* *late heartbeats*: the largest lateness against the regular arrivals expected (Chen, Toueg, Aguilera 2002,
+  section 5, "NFD-E") that the last `window` heartbeats had, plus a bound of the round trip, SRTT + 4 RTTVAR
+  or its largest recent value (RFC 6298, section 2; Bertier, Marin, Sens 2002 use the same estimator as safety
+  margin). The largest recent value rather than a variance, since training traffic fills a link in bursts:
+  between two of them a variance forgets what the next one will do.
 
 Both live in a window, so the deadline shrinks again. All times here are emulated seconds.
 """
@@ -26,7 +26,8 @@ class DetectorSettings:
     """The constants of the detector; everything else is measured.
 
     interval_s: between heartbeats; 100 bytes each, so 4 kbit/s.
-    floor_s: no deadline is shorter (RFC 6298, rule 2.4, sets 1 s for the same reason: a stall that wasn't seen yet).
+    floor_s: no deadline is shorter (RFC 6298, rule 2.4, sets 1 s for the same reason: a stall that wasn't
+        seen yet).
     ceiling_s: no deadline is longer.
     chance: of taking lost heartbeats for a lost device.
     window: heartbeats that are remembered; a minute's worth.
@@ -61,7 +62,7 @@ class WindowMax:
 
 
 class _Fraction:
-    """How many of the last `window` outcomes were losses, by Laplace's rule of succession: 1/2 with none seen."""
+    """Fraction of losses among the last `window` outcomes, by Laplace's rule of succession."""
 
     def __init__(self, window: int):
         self._outcomes: deque[bool] = deque(maxlen=window)
@@ -79,7 +80,8 @@ class _Fraction:
 
 
 class LossWindow:
-    """The fraction of numbered packets that didn't come: of the last `window` or the last few, whichever is worse.
+    """The fraction of numbered packets that didn't come: of the last `window` or the last few, whichever is
+    worse.
 
     The few see a link get worse at once, the many keep it in mind. With nothing seen yet it is one half, so
     that deadlines begin long and shrink as evidence comes.
@@ -93,7 +95,7 @@ class LossWindow:
         self._last: int | None = None
 
     def add(self, sequence: int) -> int:
-        """Note an arrival; gives how many numbers on from the last one it is (0 or less: late or a duplicate)."""
+        """Note an arrival; how many numbers on from the last one it is (0 or less: late or a duplicate)."""
         if self._last is None:
             self._last = sequence
             self._push(False)

@@ -1,7 +1,9 @@
-"""Membership on real sockets: one small thread a node, so that neither training nor bulk data delays heartbeats.
+"""Membership on real sockets: one small thread a node, so that neither training nor bulk data delays
+heartbeats.
 
-The thread needs the interpreter for some 50 µs per datagram; torch lets go of it while it computes. Datagrams have a
-path of their own beside the data's TCP connections, so bulk data delays them by the bottleneck's buffer and no more.
+The thread needs the interpreter for some 50 µs a datagram; torch lets go of it while it computes. Datagrams
+have a path of their own beside the data's TCP connections, so bulk data delays them by the bottleneck's
+buffer and no more.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _MIN_WAIT_S, _MAX_WAIT_S = 0.01, 0.25  # real; bounds of one wait in the server'
 
 
 class _Loop:
-    """A thread around one datagram socket. `clock` counts real seconds; the rules see them divided by the TDF."""
+    """A thread around one datagram socket. `clock`: real seconds; the rules see them divided by the TDF."""
 
     def __init__(self, address: tuple[str, int], tdf: float, name: str, clock: Callable[[], float]):
         self._tdf = tdf
@@ -93,7 +95,8 @@ class MembershipServer(_Loop):
 
     def __init__(
         self, address: tuple[str, int], names: Sequence[str], *, on_event: Callable[[MembershipEvent], None],
-        tdf: float = 1.0, settings: DetectorSettings | None = None, clock: Callable[[], float] = time.monotonic,
+        tdf: float = 1.0, settings: DetectorSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         super().__init__(address, tdf, "membership", clock)
         self._on_event = on_event

@@ -1,12 +1,14 @@
 """Membership with leases and generations over datagrams: who is in, as the server's failure detector sees it.
 
-Devices send heartbeats to the server over the emulated link; the server answers each with an echo, which renews the
-device's lease and brings what the device's view lacks. Nothing is acknowledged or sent again on a timer:
-a heartbeat says what the device knows, an echo brings the rest, so a lost datagram costs one interval.
-Datagrams, because a heartbeat that TCP sends again after its backed-off timeout says nothing about the present.
+Devices send heartbeats to the server over the emulated link; the server answers each with an echo, which
+renews the device's lease and brings what the device's view lacks. Nothing is acknowledged or sent again on a
+timer: a heartbeat says what the device knows, an echo brings the rest, so a lost datagram costs one interval.
+Datagrams, because a heartbeat that TCP sends again after its backed-off timeout says nothing about the
+present.
 
-* A device joins by heartbeats of generation 0 with a nonce that grows with each life. The server gives each new nonce
-  the next generation; a device that joins while its former life is still in the view first leaves it.
+* A device joins by heartbeats of generation 0 with a nonce that grows with each life. The server gives each
+  new nonce the next generation; a device that joins while its former life is still in the view first leaves
+  it.
 * The server declares a device lost when it was silent beyond its deadline (see `failure_detector`).
 * A device's lease runs for the same deadline from the sending of the last heartbeat that was echoed; when it
   runs out, or when the server says so, the device is out and has to join anew.
@@ -31,7 +33,7 @@ _JOINED, _LEFT = 1, 0
 
 
 class Heartbeat(msgspec.Struct, array_like=True, gc=False):
-    """From a device. generation 0: wants to join. view: the last change it knows, -1 before the first snapshot."""
+    """From a device. generation 0: wants to join. view: number of the last change it knows, -1: of none."""
 
     device: int  # index in the cluster's order
     nonce: int
@@ -90,7 +92,7 @@ class Registry:
         self._peers = [_Peer() for _ in names]
         self._log: list[tuple[int, int, int, float, float]] = []
         self._awake = AwakeTime(now_s, settings.interval_s)
-        self.start_s: float | None = None  # of the experiment on the same scale; changes before it are stamped 0
+        self.start_s: float | None = None  # of the experiment; changes before it are stamped 0
 
     @property
     def version(self) -> int:
@@ -174,7 +176,8 @@ class Registry:
 
     def _news(self, except_peer: _Peer | None = None) -> list[tuple[object, bytes]]:
         """The latest changes, at once, to everyone who has a view."""
-        return [(p.address, self._echo(p, 0)) for p in self._peers if p.alive and p.view >= 0 and p is not except_peer]
+        to = [p for p in self._peers if p.alive and p.view >= 0 and p is not except_peer]
+        return [(p.address, self._echo(p, 0)) for p in to]
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,7 @@ class Lease:
         return 0.0 if self._urgent and self._active else self._due_s
 
     def poll(self, now_s: float) -> tuple[bytes | None, list[Joined | Expelled | MembershipEvent]]:
-        """The heartbeat to send now, if any, and whether the lease ran out. Call after receiving all that has come."""
+        """The heartbeat to send now, if any, and whether the lease ran out. Call it after receiving."""
         awake_s = self._awake.tick(now_s)
         if not self._active:
             self._due_s = now_s + self._settings.interval_s
@@ -311,4 +314,5 @@ class Lease:
 
 def _event(change: tuple[int, int, int, float, float], names: Sequence[str]) -> MembershipEvent:
     kind, index, generation, at_s, detection_s = change
-    return MembershipEvent("joined" if kind == _JOINED else "left", names[index], generation, at_s, detection_s)
+    what = "joined" if kind == _JOINED else "left"
+    return MembershipEvent(what, names[index], generation, at_s, detection_s)

@@ -19,7 +19,7 @@ from testbed.runtime.mailbox import Mailbox, View
 
 
 class Clock:
-    """Emulated seconds since `t0` on CLOCK_MONOTONIC, which all processes of a machine share; 0 until it is set."""
+    """Emulated seconds since `t0` on CLOCK_MONOTONIC, which all processes share; 0 until it is set."""
 
     def __init__(self, tdf: float):
         self.tdf = tdf
@@ -97,8 +97,8 @@ class EmulatedNode:
             loop = asyncio.get_running_loop()
             took = await loop.run_in_executor(self._executor, paced, fn, args, target_s)
         self.record(
-            "compute", start=self._clock.at(took.start_s), end=self._clock.at(took.end_s), label=label, flops=flops,
-            busy=took.busy_s, overrun=took.overrun_s / self._clock.tdf,
+            "compute", start=self._clock.at(took.start_s), end=self._clock.at(took.end_s),
+            label=label, flops=flops, busy=took.busy_s, overrun=took.overrun_s / self._clock.tdf,
         )  # fmt: skip
         return took.result
 
@@ -135,7 +135,8 @@ class EmulatedNode:
         self._transport.lose(event.name)
         self.mailbox.viewed(event)
         self.record(
-            "member", kind=event.kind, peer=event.name, generation=event.generation, detection=event.detection_s
+            "member", kind=event.kind, peer=event.name, generation=event.generation,
+            detection=event.detection_s,
         )  # fmt: skip
 
 

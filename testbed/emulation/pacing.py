@@ -1,4 +1,4 @@
-"""Computation at a device's speed: run the work, then wait out the rest of the time that the device would take."""
+"""Computation at a device's speed: run the work, then wait out the rest of the device's time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PR_SET_TIMERSLACK = 29
 
 @dataclass(frozen=True)
 class Paced:
-    """What a paced computation gave. start_s, end_s: on `clock`; busy_s: real time that the work itself took."""
+    """What a paced computation gave. start_s, end_s: on `clock`; busy_s: real time the work itself took."""
 
     result: Any
     start_s: float
@@ -31,7 +31,7 @@ def paced(
     fn: Callable[..., Any], args: tuple, target_s: float, *,
     clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
 ) -> Paced:  # fmt: skip
-    """Run `fn(*args)` so that it takes `target_s` real seconds, or as long as it needs when that is longer."""
+    """Run `fn(*args)` so that it takes `target_s` real seconds, or what it needs if that is more."""
     start = clock()
     result = fn(*args)
     busy = clock() - start

@@ -1,13 +1,14 @@
-"""Messages between nodes: TCP over the emulated addresses by ZeroMQ, one connection for each direction of a pair.
+"""Messages between nodes: TCP over the emulated addresses by ZeroMQ, one connection for each direction of a
+pair.
 
-Every node listens with a ROUTER; to send, it connects a DEALER to the peer's. Tensors travel as frames of their own
-that are not copied on their way into or out of ZeroMQ. The sockets are driven from the asyncio loop by their
-edge-triggered descriptors, which costs a third of what `zmq.asyncio` does per message.
+Every node listens with a ROUTER; to send, it connects a DEALER to the peer's. Tensors travel as frames of
+their own that are not copied on their way into or out of ZeroMQ. The sockets are driven from the asyncio loop
+by their edge-triggered descriptors, which costs a third of what `zmq.asyncio` does per message.
 
 A connection belongs to one incarnation of the peer. When the failure detector gives the peer up, it is closed
-without lingering and whatever waits in it is gone; the next incarnation gets a new one, with fresh TCP timers. A link
-that is back before anyone was given up resumes within TCP's retransmission timeout, which the worker caps at
-one second where the kernel can (`net.ipv4.tcp_rto_max_ms`, Linux 6.15).
+without lingering and whatever waits in it is gone; the next incarnation gets a new one, with fresh TCP
+timers. A link that is back before anyone was given up resumes within TCP's retransmission timeout, which the
+worker caps at one second where the kernel can (`net.ipv4.tcp_rto_max_ms`, Linux 6.15).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class _Connection:
                 room.set_result(None)
 
     async def send(self, frames: Callable[[int], Sequence[Any]]) -> None:
-        """Queue what `frames(sequence number)` gives. Raises PeerLost when the connection was closed meanwhile."""
+        """Queue what `frames(sequence number)` gives. Raises PeerLost when it was closed meanwhile."""
         async with self._turn:
             while not self.lost:
                 try:
@@ -120,7 +121,8 @@ class Transport:
         """Queue a message for that incarnation of a peer; waits while its queue is full.
 
         Args:
-            frames: gives the frames for the message's sequence number on this connection. Called again after a wait.
+            frames: gives the frames for the message's sequence number on this connection. Called again after
+                a wait.
 
         Raises:
             PeerLost: `lose` was called for it while the message waited.

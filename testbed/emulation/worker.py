@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from testbed.cluster import Device
 from testbed.cluster.model import SERVER
 from testbed.emulation import control
 from testbed.emulation.failure_detector import DetectorSettings
@@ -35,10 +36,13 @@ _GRACE_S = 1.0  # emulated; for `work` to end by itself after its lease ran out
 class WorkerSpec(msgspec.Struct):
     """What one worker has to know.
 
-    ips: of every node. initial: devices that the server waits for before it is ready.
+    names: all devices, in an order that is everyone's. ips: of every node.
+    initial: devices that the server waits for before it is ready.
     """
 
     name: str
+    device: Device
+    names: list[str]
     ips: dict[str, str]
     tdf: float
     initial: list[str]
@@ -122,7 +126,6 @@ class Worker:
         self._sock = sock
         self._name = spec.name
         self._is_server = spec.name == SERVER
-        self._devices = [d.name for d in plan.cluster.devices]
         self._clock = Clock(spec.tdf)
         self._executor: ThreadPoolExecutor = compute_thread()
         self._early: list[tuple[wire.Header, list[zmq.Frame]]] = []
@@ -146,12 +149,12 @@ class Worker:
         if self._is_server:
             self._node = self._new_node(1, View())
             self._membership = MembershipServer(
-                (ip, MEMBERSHIP_PORT), self._devices, on_event=self._soon(self._server_event), **settings
+                (ip, MEMBERSHIP_PORT), self._spec.names, on_event=self._soon(self._server_event), **settings
             )
         else:
             server = (self._spec.ips[SERVER], MEMBERSHIP_PORT)
             self._membership = MembershipClient(
-                (ip, 0), server, self._devices, self._name, on_change=self._soon(self._change), **settings
+                (ip, 0), server, self._spec.names, self._name, on_change=self._soon(self._change), **settings
             )
         self._membership.start()
         part = asyncio.ensure_future(self._coordinate() if self._is_server else self._live())
@@ -198,7 +201,8 @@ class Worker:
     def _failed(self, error: BaseException) -> None:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         print(text, flush=True)
-        self._reporter.message({"kind": "failed", "error": f"{type(error).__name__}: {error}", "traceback": text})
+        summary = f"{type(error).__name__}: {error}"
+        self._reporter.message({"kind": "failed", "error": summary, "traceback": text})
 
     def _ready(self) -> None:
         self._reporter.message({"kind": "ready", "view": self._node.membership.version})
@@ -214,7 +218,7 @@ class Worker:
 
     def _new_node(self, generation: int, view: View) -> EmulatedNode:
         return EmulatedNode(
-            self._plan.cluster.device(self._name), generation, view,
+            self._spec.device, generation, view,
             always=frozenset() if self._is_server else frozenset({SERVER}), transport=self._transport,
             clock=self._clock, executor=self._executor, on_event=self._reporter.event,
         )  # fmt: skip

@@ -113,7 +113,8 @@ class LocalNode:
         start = self.now()
         header = wire.Header(
             source=self.name, generation=me.generation, to_generation=me.view.alive.get(to, 1),
-            view=me.view.version, sequence=0, tag=tag, sent_s=start, tensors=wire.describe(tensors), meta=meta,
+            view=me.view.version, sequence=0, tag=tag, sent_s=start, tensors=wire.describe(tensors),
+            meta=meta,
         )  # fmt: skip
         head = wire.encode_header(header)
         buffers = [bytearray(wire.buffer(t)) for t in tensors]

@@ -1,4 +1,4 @@
-"""The failure detector on links and machines that misbehave, in simulated time: no false alarms, quick detection."""
+"""The failure detector on links and machines that misbehave, in simulated time."""
 
 import heapq
 import itertools
@@ -14,9 +14,11 @@ SETTINGS = DetectorSettings()
 
 
 class World:
-    """Registry and leases over links whose delay and loss are functions of time. Everything in simulated seconds."""
+    """Registry and leases over links whose delay and loss are functions of (simulated) time."""
 
-    def __init__(self, names=("a",), *, delay=lambda t: 0.015, loss=0.0, stalled=lambda who, t: False, seed=0):
+    def __init__(
+        self, names=("a",), *, delay=lambda t: 0.015, loss=0.0, stalled=lambda who, t: False, seed=0
+    ):  # fmt: skip
         self.names = list(names)
         self.now = 0.0
         self.random = random.Random(seed)
@@ -72,7 +74,7 @@ class World:
 
 
 def bursts(t):
-    """15 ms one way, and 100 ms more in each direction while training traffic fills the buffers (every 20 s for 5)."""
+    """15 ms one way, and up to 100 ms more for 5 s of every 20, while training traffic fills the buffers."""
     return 0.015 + (0.1 * random.Random(int(t * 50)).random() ** 0.2 if t % 20 < 5 else 0.0)
 
 
@@ -144,7 +146,8 @@ def test_a_device_frozen_for_long_learns_from_the_server_that_it_is_out_and_rejo
     world = World(["a", "b"], stalled=lambda who, t: who == "a" and 10 < t < 25)
     world.run(26)
     assert [(e.kind, e.name) for e in world.events] == [("joined", "a"), ("joined", "b"), ("left", "a")]
-    assert [c.reason for c in world.changes["a"] if isinstance(c, Expelled)] == ["the server gave this device up"]
+    expelled = [c.reason for c in world.changes["a"] if isinstance(c, Expelled)]
+    assert expelled == ["the server gave this device up"]
     world.leases["a"].rejoin(2, world.now)
     world.run(1)
     assert world.registry.alive == {"a": 2, "b": 1}
@@ -158,13 +161,15 @@ def test_a_device_relaunched_before_its_loss_was_noticed_leaves_and_joins():
     world.run(5)
     world.leases["a"] = Lease(world.names, "a", SETTINGS, world.now, nonce=2)
     world.run(1)
-    assert [(e.kind, e.name, e.generation) for e in world.events[2:]] == [("left", "a", 1), ("joined", "a", 2)]
+    seen = [(e.kind, e.name, e.generation) for e in world.events[2:]]
+    assert seen == [("left", "a", 1), ("joined", "a", 2)]
 
 
 def test_an_admission_that_never_arrived_does_not_lock_a_device_out():
     world = World(["a", "b"])
     world.run(0.014)
-    to_server, world.send = world.send, lambda device, to, data: None if to == "a" else to_server(device, to, data)
+    to_server = world.send
+    world.send = lambda device, to, data: None if to == "a" else to_server(device, to, data)
     world.run(1)
     world.cut.add("a")
     world.run(10)
