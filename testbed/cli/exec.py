@@ -64,12 +64,13 @@ def exec_command(ctx: click.Context, experiment: str, words: tuple[str, ...], ev
             raise InputError(f"--with {item}", "expected HOST=COMMAND, e.g. 'server=iperf3 -s'")
         beside.append((host, shlex.split(text)))
     job = Job(chosen, argv, beside, timeout, note=lambda text: click.secho(text, dim=True, err=True))
+    command = "testbed " + shlex.join(sys.argv[1:])
     live = None if new else find_live(experiment)
     if live is not None:
-        code = run_attached(live, job)
+        code = run_attached(live, job, command=command)
     else:
         loaded = load_experiment(experiment, overrides)
-        code = run_new(loaded, job, at_s=parse_time(at), hold=hold, command="testbed " + shlex.join(sys.argv[1:]))
+        code = run_new(loaded, job, at_s=parse_time(at), hold=hold, command=command)
     ctx.exit(code)
 
 

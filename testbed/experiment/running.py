@@ -13,9 +13,11 @@ from typing import Any
 
 import yaml
 
-from testbed import __version__
+from testbed import __version__, units
 from testbed.emulation.capabilities import Capabilities, choose_delay_backend
+from testbed.emulation.dry_run import delay_lines, network_commands, replay_lines
 from testbed.emulation.engine import EmulationRun, ProgressLike
+from testbed.emulation.network import NetworkSettings
 from testbed.experiment.machine import capable
 from testbed.experiment.setup import RunSetup
 from testbed.measurement.run_folder import RunFolder, check_space, json_text
@@ -91,18 +93,19 @@ def _versions() -> dict[str, str]:
 
 def dry_run_text(setup: RunSetup, *, as_json: bool = False) -> str:
     """The plan, the schedules of links and churn, and every command that would be applied."""
-    from testbed.emulation.plan_commands import run_commands
-
-    commands = run_commands(setup)
+    e = setup.loaded.experiment
+    network = setup.network
+    settings = NetworkSettings(switch=e.network.switch, congestion_control=e.network.congestion_control,
+                               buffer_s=e.links.buffer * e.tdf)
+    commands = [*network_commands(network.topology, network.link_changes, settings, e.tdf),
+                *delay_lines(network.topology, network.link_changes, e.tdf),
+                *replay_lines(network.topology, network.link_changes, e.tdf)]
     if as_json:
         return json.dumps({
             "plan": json.loads(json_text(setup.plan)), "warnings": setup.warnings, "commands": commands,
             "link_changes": {h: len(s) for h, s in setup.network.link_changes.items()},
             "churn": setup.churn,
         })
-    from testbed import units
-
-    e = setup.loaded.experiment
     lines = [f"experiment {e.name} ({setup.loaded.path})", ""]
     lines += [f"warning: {w}" for w in setup.warnings]
     lines.append("plan:")
