@@ -139,10 +139,9 @@ def machine(c: Context) -> list[Check]:
         no = "the run is too short to say"
         coverage = unmeasured("host_coverage", watched, c.limits.host_coverage, "", no)
     else:
-        share = min(
-            1.0, len(hosts[hosts["t"] >= 0]) / max(real_s - 1, 1)
-        )  # the first figure comes after a second
-        ok = share >= c.limits.host_coverage
+        # the first sample comes after a second
+        share = min(1.0, len(hosts[hosts["t"] >= 0]) / max(real_s - 1, 1))
+        ok = bool(share >= c.limits.host_coverage)
         coverage = Check(
             "host_coverage",
             watched,

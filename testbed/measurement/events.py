@@ -37,7 +37,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "warning": ("text",),
     # from runners
     "step": ("step", "loss", "start", "end", "samples", "attempt", "devices"),
-    "recovery": ("kind", "peer", "detected", "start", "end", "step", "lost_steps"),
+    "recovery": ("kind", "peer", "detected", "start", "end", "restored", "step", "lost_steps"),
     "checkpoint": ("start", "end", "step", "bytes"),
     "plan": ("devices", "note"),
 }  # fmt: skip
@@ -61,6 +61,7 @@ TEXT_FIELDS = frozenset(
     ]
 )
 NESTED_FIELDS = frozenset({"devices"})  # a number in one event, a list of names in another
+_KNOWN = frozenset(COMMON).union(*FIELDS.values())
 _JSON_COLUMNS = b"testbed.json_columns"
 
 
@@ -130,10 +131,15 @@ def select(events: pd.DataFrame, kind: str) -> pd.DataFrame:
         events = frame([])
     rows = events[events["event"] == kind]
     fields = [*COMMON, *FIELDS.get(kind, ())]
-    extra = [c for c in rows.columns if c not in fields and rows[c].notna().any()] if len(rows) else []
+    others = _KNOWN if kind in FIELDS else fields  # fields of other kinds are left out, unless the kind is new
+    extra = [c for c in rows.columns if c not in others and rows[c].notna().any()] if len(rows) else []
+    missing = [c for c in fields if c not in rows.columns]
     rows = rows.reindex(columns=[*fields, *extra])
     for name in FIELDS.get(kind, ()):
-        if name not in TEXT_FIELDS and name not in NESTED_FIELDS and rows[name].dtype != float:
+        if name in TEXT_FIELDS or name in NESTED_FIELDS:
+            if name in missing:
+                rows[name] = pd.Series([None] * len(rows), index=rows.index, dtype=object)
+        elif rows[name].dtype != float:
             rows[name] = pd.to_numeric(rows[name], errors="coerce").astype(float)
     rows["t"] = pd.to_numeric(rows["t"], errors="coerce").astype(float)
     return rows.sort_values("t", kind="stable").reset_index(drop=True)

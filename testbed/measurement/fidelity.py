@@ -147,4 +147,4 @@ def _sentence(check: Check) -> str:
     if check.measured is None:
         return f"{check.title}: not measured ({check.text})"
     numbers = f"{shown(check.measured, check.unit)} (threshold {shown(check.threshold, check.unit)})"
-    return f"{check.title}: {numbers}. {check.text}"
+    return f"{check.title}: {numbers}; {check.text}"

@@ -80,7 +80,7 @@ def highest_setting(events: pd.DataFrame, windows: pd.DataFrame, slack_s: float 
             continue
         first = np.maximum(np.searchsorted(times, group["start_s"] - slack_s, side="right") - 1, 0)
         last = np.maximum(np.searchsorted(times, group["end_s"] + slack_s, side="right") - 1, 0)
-        highest[group.index] = [np.nanmax(rates[a : b + 1]) for a, b in zip(first, last)]
+        highest[group.index] = [np.fmax.reduce(rates[a : b + 1]) for a, b in zip(first, last)]
     return highest
 
 

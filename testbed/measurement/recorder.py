@@ -91,7 +91,10 @@ class EventRecorder:
             while rest:
                 rest = rest[os.write(self._file, rest) :]
         except OSError:
-            os.ftruncate(self._file, end)
+            try:
+                os.ftruncate(self._file, end)
+            except OSError:
+                pass  # no regular file; the first error is the one to tell
             raise
 
     def _flush_loop(self, every_s: float) -> None:

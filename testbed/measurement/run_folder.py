@@ -124,8 +124,9 @@ class RunFolder:
         where = str(path)
         if not found.exists():
             siblings = given.parent if given.parent.is_dir() and given.parent != Path(".") else Path(base)
-            runs = [p.name for p in siblings.iterdir() if _is_run(p)] if siblings.is_dir() else []
-            near = nearest(given.name, runs)
+            runs = sorted(p.name for p in siblings.iterdir() if _is_run(p)) if siblings.is_dir() else []
+            latest = {re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", run): run for run in runs}
+            near = nearest(given.name, runs) or latest.get(nearest(given.name, latest) or "")
             if near:
                 hint = f"did you mean {siblings / near}?"
             else:
@@ -278,6 +279,6 @@ def check_space(path: Path, least_bytes: float = 50e6) -> None:
     left = free.f_bavail * free.f_frsize
     if left < least_bytes:
         raise TestbedError(
-            f"only {left / 1e6:.0f} MB left on the disk of {path}; at least {least_bytes / 1e6:.0f} MB needed",
+            f"only {left / 1e6:.0f} MB free on {path}; a run needs {least_bytes / 1e6:.0f} MB",
             hint="free some space, or choose another place with --out",
         )

@@ -17,8 +17,8 @@ COLUMNS = ("step", "loss", "start_s", "end_s", "step_time_s", "samples", "attemp
 def attempts(events: pd.DataFrame) -> pd.DataFrame:
     """Every report of a step, in time order, with the columns of steps.csv and `counts` (bool).
 
-    A step that was redone after a rollback counts once: its last attempt. Steps that a rollback threw away
-    and that were not reached again before the run ended do not count at all.
+    A step that is reported anew, with a higher attempt, was redone after a rollback: the last attempt counts,
+    and every later step that had been reported before it was lost with the rollback, redone or not.
     """
     rows = select(events, "step")
     table = pd.DataFrame(
@@ -34,14 +34,17 @@ def attempts(events: pd.DataFrame) -> pd.DataFrame:
         }
     )
     table = table[table["step"].notna()].reset_index(drop=True)
-    order = table.sort_values(["step", "attempt", "end_s"], kind="stable")
-    table["counts"] = False
-    table.loc[order.groupby("step").tail(1).index, "counts"] = True
-    for _, rollback in select(events, "recovery").iterrows():
-        if rollback["lost_steps"] > 0 and np.isfinite(rollback["step"]):
-            lost = (table["step"] >= rollback["step"]) & (table["end_s"] <= rollback["start"])
-            table.loc[lost, "counts"] = False
-    return table.sort_values("end_s", kind="stable").reset_index(drop=True)
+    counts = np.zeros(len(table), dtype=bool)
+    current: dict[float, int] = {}  # step -> row that counts so far
+    for row, (step, attempt) in enumerate(zip(table["step"], table["attempt"])):
+        if step in current and attempt > table["attempt"].iloc[current[step]]:
+            for lost in [s for s in current if s >= step]:
+                counts[current.pop(lost)] = False
+        elif step in current:
+            counts[current[step]] = False
+        current[step] = row
+        counts[row] = True
+    return table.assign(counts=counts).sort_values("end_s", kind="stable").reset_index(drop=True)
 
 
 def counted_steps(events: pd.DataFrame) -> pd.DataFrame:
@@ -73,9 +76,11 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 
 def recoveries(events: pd.DataFrame) -> pd.DataFrame:
-    """One row a recovery: kind, peer, step, lost_steps, detection_s, start_s, end_s, recovery_s, extra_s.
+    """A row a recovery: kind, peer, step, lost_steps, start_s, end_s and the durations
+    detection_s, restored_s, recovery_s, extra_s.
 
-    recovery_s = from detection to the moment at which training was back where it had been. extra_s = what the
+    recovery_s = from detection to the moment at which training was back where it had been, lost steps redone;
+    restored_s = from detection to the moment at which every device had its state again. extra_s = what the
     interrupted step took, with all that had to be redone for it, beyond the median step without a failure;
     recoveries within one step share one figure.
     """
@@ -89,6 +94,7 @@ def recoveries(events: pd.DataFrame) -> pd.DataFrame:
             "detection_s": rows["detected"],
             "start_s": rows["start"],
             "end_s": rows["end"],
+            "restored_s": rows["restored"] - rows["start"],
             "recovery_s": rows["end"] - rows["start"],
         }
     )

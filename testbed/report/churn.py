@@ -9,8 +9,8 @@ from testbed.measurement.events import select
 from testbed.measurement.steps import recoveries
 
 COLUMNS = (
-    "node", "mode", "cause", "leave_s", "return_s", "detected_after_s", "recovery", "recovery_s", "extra_s",
-    "lost_steps", "step",
+    "node", "mode", "cause", "leave_s", "return_s", "detected_after_s", "recovery", "restored_s",
+    "recovery_s", "extra_s", "lost_steps", "step",
 )  # fmt: skip
 
 
@@ -78,6 +78,7 @@ def _known(value) -> bool:
 def _recovery(row: pd.Series) -> dict:
     return {
         "recovery": row["kind"],
+        "restored_s": row["restored_s"],
         "recovery_s": row["recovery_s"],
         "extra_s": row["extra_s"],
         "lost_steps": row["lost_steps"],

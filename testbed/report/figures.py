@@ -60,6 +60,8 @@ def loss(data: RunData) -> go.Figure:
     dress(figure, 340, "step", "loss")
     if needs_log(steps["loss"]):
         figure.update_yaxes(type="log")
+    if len(steps) and steps["step"].max() - steps["step"].min() < 12:
+        figure.update_xaxes(dtick=1)
     figure.update_layout(showlegend=len(figure.data) > 1)
     return figure
 
@@ -124,7 +126,7 @@ def _marks(figure: go.Figure, data: RunData, low: float, high: float) -> None:
             t = moments["t"].to_numpy()
             x = np.c_[t, t, np.full(len(t), np.nan)].ravel()
             y = np.tile([low, high, np.nan], len(t))
-            labels = np.repeat([text.escape(n) for n in moments["node"]], 3)
+            labels = np.repeat([text.label(n) for n in moments["node"]], 3)
             figure.add_scatter(
                 x=x,
                 y=y,
@@ -184,7 +186,7 @@ def timeline(chart: Gantt, labelled: bool = False) -> go.Figure:
             },
         )
         names = [
-            text.escape(v or "") + (f" (+{n - 1} more)" if n > 1 else "")
+            text.label(v or "") + (f" (+{n - 1} more)" if n > 1 else "")
             for v, n in zip(boxes["label"], boxes["count"])
         ]
         figure.add_scatter(
@@ -208,7 +210,7 @@ def timeline(chart: Gantt, labelled: bool = False) -> go.Figure:
                 x=(boxes["start"] + boxes["end"]) / 2,
                 y=(boxes["low"] + boxes["high"]) / 2,
                 mode="text",
-                text=[text.escape(str(v)[:8]) for v in boxes["label"]],
+                text=[text.label(str(v)[:8]) for v in boxes["label"]],
                 showlegend=False,
                 hoverinfo="skip",
                 textfont={"color": "white", "size": 10},
@@ -216,14 +218,21 @@ def timeline(chart: Gantt, labelled: bool = False) -> go.Figure:
     dress(figure, 110 + (38 if len(chart.rows) <= 16 else 26) * max(len(chart.rows), 2), "emulated time [s]")
     figure.update_yaxes(
         tickvals=[r + 0.5 for r in chart.rows.values()],
-        ticktext=[text.escape(text.short(n)) for n in chart.rows],
+        ticktext=[text.label(text.short(n)) for n in chart.rows],
         range=[0, max(len(chart.rows), 1)],
         showgrid=False,
         fixedrange=True,
     )
     figure.update_xaxes(range=[chart.start_s, max(chart.end_s, chart.start_s + 1e-3)])
-    for row in chart.rows.values():
-        figure.add_hline(y=row, line={"color": colours.GRID, "width": 1}, layer="below")
+    line = {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "layer": "below",
+        "line": {"color": colours.GRID},
+    }
+    figure.update_layout(shapes=[{**line, "y0": row, "y1": row} for row in chart.rows.values()])
     figure.update_layout(margin={"l": 90})
     return figure
 

@@ -13,9 +13,7 @@ from testbed.report.run_data import RunData
 def links(data: RunData, nodes: list[str]) -> go.Figure:
     """Set against measured rate of each link, one row a link, down on the left and up on the right."""
     titles = [
-        t
-        for n in nodes
-        for t in (f"{text.escape(text.short(n))} ↓ down", f"{text.escape(text.short(n))} ↑ up")
+        t for n in nodes for t in (f"{text.label(text.short(n))} ↓ down", f"{text.label(text.short(n))} ↑ up")
     ]
     rows = max(len(nodes), 1)
     figure = make_subplots(
@@ -89,7 +87,7 @@ def device_bytes(data: RunData) -> go.Figure:
     many = len(table) > 40
     if many:
         table = table.sort_values("received", ascending=False, kind="stable")
-    names = [text.escape(text.short(n)) for n in table.index]
+    names = [text.label(text.short(n)) for n in table.index]
     x = list(range(len(table))) if many else names
     for column, name, state in (("received", "received", "receive"), ("sent", "sent", "send")):
         figure.add_bar(

@@ -46,7 +46,8 @@ class Gantt:
 def gantt(data: RunData, start_s: float = 0.0, end_s: float | None = None, most: int = 12_000) -> Gantt:
     """The timeline of all devices (of many, the first 32, those with churn before others) over a span."""
     end_s = data.end_s if end_s is None else end_s
-    busy = [n for n in data.nodes if n in set(data.intervals["node"])]
+    active = set(data.intervals["node"].unique())
+    busy = [n for n in data.nodes if n in active]
     shown = busy
     if len(busy) > MOST_DEVICES:
         churned = set(data.churn["node"].dropna())

@@ -148,10 +148,10 @@ def _sections(data: RunData) -> Iterator[Section]:
         yield Section(
             "churn",
             "Churn and recovery",
-            "Who was away when. <em>Detected after</em>: from the departure to the "
-            "failure detector's decision. <em>Recovery took</em>: from detection to when training was "
-            "back where it had been. <em>Step longer by</em>: all that the interrupted step took beyond the "
-            "median step.",
+            "Who was away when. <em>Detected after</em>: from the departure to the failure detector's "
+            "decision. <em>State in place after</em> and <em>back after</em>: from then to when each "
+            "device had its state again, and to when training was back where it had been. <em>Cost</em>: all "
+            "that the interrupted step took beyond the median step.",
             tables.churn(data),
         )
     if len(data.intervals):
@@ -256,7 +256,9 @@ def _links(data: RunData) -> str:
         f'<p class="note">One emulated second is {scale:g} seconds of the trace.</p>' if scale != 1 else ""
     )
     figure = plot(figures_links.links(data, shown)) if shown else ""
-    return figure + note + clock + "<h3>Settings and probes</h3>" + tables.links(data)
+    settings = "<h3>Settings</h3>" + tables.links(data) if len(data.select("link")) else ""
+    probes = "<h3>Measured before training</h3>" + tables.probes(data) if len(data.select("probe")) else ""
+    return figure + note + clock + settings + probes
 
 
 def _devices(data: RunData) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class RunData:
     bytes: pd.DataFrame
     nodes: list[str]
     end_s: float
+    _kinds: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -51,7 +52,10 @@ class RunData:
         return float(scale) if isinstance(scale, (int, float)) else 1.0
 
     def select(self, kind: str) -> pd.DataFrame:
-        return select(self.events, kind)
+        """The events of one kind, as from events.select(); not to be changed."""
+        if kind not in self._kinds:
+            self._kinds[kind] = select(self.events, kind)
+        return self._kinds[kind]
 
     @property
     def devices(self) -> list[str]:

@@ -14,7 +14,8 @@ MOST_POINTS = 400
 
 def shown_links(data: RunData) -> list[str]:
     """The nodes whose links are drawn: all, or the twelve that moved most bytes, in natural order."""
-    with_link = [n for n in data.nodes if n in set(data.select("link")["node"]) | set(data.windows["node"])]
+    known = set(data.select("link")["node"].unique()) | set(data.windows["node"].unique())
+    with_link = [n for n in data.nodes if n in known]
     if len(with_link) <= MOST_LINKS:
         return with_link
     moved = data.bytes.sum(axis=1).reindex(with_link).fillna(0.0)

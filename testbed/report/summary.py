@@ -71,7 +71,8 @@ def _spread(values: list[float]) -> str:
     """'; median of 3, 0.8 s to 3 s', or nothing for a single value."""
     if len(values) < 2:
         return ""
-    return f"; median of {len(values)}, {text.seconds(min(values))} to {text.seconds(max(values))}"
+    low, high = text.seconds(min(values)), text.seconds(max(values))
+    return f"; median of {len(values)}" + (f", {low} to {high}" if low != high else "")
 
 
 def _interval(s: RunSummary) -> str:

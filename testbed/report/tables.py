@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from testbed.report.run_data import RunData
 from testbed.report.text import DASH, escape, missing
 
 _MOST_ROWS = 200
-_NUMBER_STARTS = tuple("0123456789.-−±" + DASH)
+_NUMBER_STARTS = tuple("0123456789.-+−±" + DASH)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], marks: Mapping[int, str] | None = None) -> str:
@@ -46,33 +46,25 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], marks: Mapping[int
 
 def churn(data: RunData) -> str:
     """Absences, and what followed from each."""
-    head = [
-        "device",
-        "how",
-        "left at",
-        "detected after",
-        "recovery",
-        "recovery took",
-        "step longer by",
-        "steps redone",
-        "returned at",
+    head = ["device", "how", "left at", "detected after", "recovery", "state in place after", "back after",
+            "steps redone", "cost", "returned at"]  # fmt: skip
+    return table(head, [_absence(r) for _, r in data.churn.iterrows()])
+
+
+def _absence(r: pd.Series) -> list[str]:
+    how = " ".join(str(v) for v in (r["mode"], f"({r['cause']})" if r["cause"] else None) if v)
+    return [
+        r["node"],
+        how or "not away, only lost from view",
+        _at(r["leave_s"]),
+        text.seconds(r["detected_after_s"]),
+        r["recovery"],
+        text.seconds(r["restored_s"]),
+        text.seconds(r["recovery_s"]),
+        text.number(r["lost_steps"]),
+        text.seconds(r["extra_s"]),
+        _at(r["return_s"]),
     ]
-    rows = [
-        [
-            r["node"],
-            " ".join(str(v) for v in (r["mode"], f"({r['cause']})" if r["cause"] else None) if v)
-            or "not away: only lost from view",
-            _at(r["leave_s"]),
-            text.seconds(r["detected_after_s"]),
-            r["recovery"],
-            text.seconds(r["recovery_s"]),
-            text.seconds(r["extra_s"]),
-            text.number(r["lost_steps"]),
-            _at(r["return_s"]),
-        ]
-        for _, r in data.churn.iterrows()
-    ]
-    return table(head, rows)
 
 
 def _at(seconds: float) -> str:
@@ -80,62 +72,72 @@ def _at(seconds: float) -> str:
 
 
 def links(data: RunData) -> str:
-    """Each link's settings over the run, and what the probes found."""
+    """Each link's settings at the start and their range over the run."""
     head = [
         "link",
-        "down, set at start (range)",
-        "up, set at start (range)",
-        "RTT, set",
+        "down, at start (range)",
+        "up, at start (range)",
+        "RTT (range)",
         "jitter",
         "loss",
         "changes",
-        "down, probed",
-        "up, probed",
-        "RTT, probed",
     ]
-    settings, probes = data.select("link"), data.select("probe")
+    settings = data.select("link")
     rows = []
     for node in data.nodes:
-        own, probed = settings[settings["node"] == node], probes[probes["node"] == node]
-        if not len(own) and not len(probed):
-            continue
-        first = own.iloc[0] if len(own) else dict.fromkeys(settings.columns, np.nan)
-        rows.append(
-            [
-                node,
-                _range(first["down_bps"], own["down_bps"]),
-                _range(first["up_bps"], own["up_bps"]),
-                text.seconds(first["rtt_s"]),
-                text.seconds(first["jitter_s"]),
-                text.percent(first["loss"]),
-                max(len(own) - 1, 0),
-                *(_probed(probed, q) for q in ("rate_down", "rate_up", "rtt")),
-            ]
-        )
+        own = settings[settings["node"] == node]
+        if len(own):
+            first = own.iloc[0]
+            rows.append(
+                [
+                    node,
+                    _range(own["down_bps"], text.rate),
+                    _range(own["up_bps"], text.rate),
+                    _range(own["rtt_s"], text.seconds),
+                    text.seconds(first["jitter_s"]),
+                    text.percent(first["loss"]),
+                    len(own) - 1,
+                ]
+            )
     return table(head, rows)
 
 
-def _range(first: float, rates: pd.Series) -> str:
-    """'49.8 Mbit/s (33.3–66.4)': the first rate, and the range where it changes."""
-    if not len(rates) or rates.nunique() < 2:
-        return text.rate(first)
-    low, high = text.rate(rates.min()).split(), text.rate(rates.max()).split()
-    same_unit = low[1] == high[1] == text.rate(first).split()[1]
-    span = f"{low[0]}–{high[0]}" if same_unit else f"{' '.join(low)} – {' '.join(high)}"
-    return f"{text.rate(first)} ({span})"
+def probes(data: RunData) -> str:
+    """What the probes before training found, with the deviation from what was set."""
+    head = ["link", "down", "deviation", "up", "deviation", "RTT", "deviation"]
+    found = data.select("probe")
+    rows = []
+    for node in data.nodes:
+        own = found[found["node"] == node]
+        if len(own):
+            rows.append([node, *(cell for q in ("rate_down", "rate_up", "rtt") for cell in _probed(own, q))])
+    return table(head, rows)
 
 
-def _probed(probes: pd.DataFrame, quantity: str) -> str:
+def _range(values: pd.Series, show: Callable[[float], str]) -> str:
+    """'49.8 Mbit/s (33.3–66.4)': the first value, and the range where it changes."""
+    first = show(values.iloc[0])
+    low, high = show(values.min()), show(values.max())
+    if low == high:
+        return first
+    units = {v.rpartition(" ")[2] for v in (first, low, high)}
+    if len(units) == 1:
+        low, high = low.rpartition(" ")[0], high.rpartition(" ")[0]
+        return f"{first} ({low}–{high})"
+    return f"{first} ({low} – {high})"
+
+
+def _probed(probes: pd.DataFrame, quantity: str) -> tuple[str, str]:
     own = probes[probes["quantity"] == quantity]
     if not len(own):
-        return DASH
+        return DASH, DASH
     p = own.iloc[-1]
     show = text.seconds if quantity == "rtt" else text.rate
     if missing(p["set"]) or missing(p["measured"]) or p["set"] <= 0:
-        return show(p["measured"])
+        return show(p["measured"]), DASH
     if quantity == "rtt":
-        return f"{show(p['measured'])} ({1e3 * (p['measured'] - p['set']):+.2f} ms)"
-    return f"{show(p['measured'])} ({100 * (p['measured'] / p['set'] - 1):+.1f} %)"
+        return show(p["measured"]), f"{1e3 * (p['measured'] - p['set']):+.2f} ms"
+    return show(p["measured"]), f"{100 * (p['measured'] / p['set'] - 1):+.1f} %"
 
 
 def devices(data: RunData) -> str:

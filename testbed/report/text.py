@@ -14,8 +14,13 @@ DASH = "–"
 
 
 def escape(text: Any) -> str:
-    """Text that HTML, and plotly's HTML-like labels, show as it is."""
+    """Text that HTML shows as it is."""
     return html.escape(str(text), quote=True)
+
+
+def label(text: Any) -> str:
+    """Text that plotly's HTML-like labels show as it is; quotes it would show as &quot;."""
+    return html.escape(str(text), quote=False)
 
 
 def missing(value: Any) -> bool:

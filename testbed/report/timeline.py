@@ -45,8 +45,9 @@ def trace_events(events: pd.DataFrame) -> Iterator[dict[str, Any]]:
         yield from _process(pid, name, pid)
     end_s = float(events["t"].max()) if len(events) else 0.0
     yield from _training(events)
+    peers = events["peer"] if "peer" in events else events["node"]
     for node, pid in pids.items():
-        yield from _device(events[(events["node"] == node) | (events["peer"] == node)], node, pid, end_s)
+        yield from _device(events[(events["node"] == node) | (peers == node)], node, pid, end_s)
 
 
 def _process(pid: int, name: str, order: int) -> Iterator[dict[str, Any]]:
@@ -88,7 +89,8 @@ def _device(events: pd.DataFrame, node: str, pid: int, end_s: float) -> Iterator
         for e in select(own, "compute").itertuples()
     ]
     yield from _slices(spans, pid, "compute", THREADS["compute"])
-    arrived = select(events[events["peer"] == node], "transfer")
+    arrived = select(events, "transfer")
+    arrived = arrived[arrived["peer"] == node]
     spans = [(e.start, e.end, f"{e.tag} → {e.node}", {"bytes": e.bytes}) for e in arrived.itertuples()]
     flights = {(e.node, e.tag, round(e.start, 3)) for e in arrived.itertuples() if math.isfinite(e.start)}
     for e in select(own, "send").itertuples():  # those that arrived are shown already, until their last byte

@@ -182,82 +182,72 @@ def events_of(s: Synthetic) -> list[dict[str, Any]]:
         w.emit(-1.0, h, "worker", state="started", pid=4000 + len(h), exit=None)
         w.emit(-0.1, h, "worker", state="ready", pid=4000 + len(h), exit=None)
         w.emit(0.0, "server", "member", kind="joined", peer=h, generation=1, detection=0.0)
-    now, step, last_checkpoint, attempt = 0.0, 1, 0, {}
-    leaves = sorted(s.churn)
-    away: dict[str, float] = {}
-    stages = list(w.homes)
-    while step <= s.steps:
+    now, step, saved, attempt = 0.0, 0, 0, [0] * s.steps  # saved: steps that the last checkpoint contains
+    leaves, away, pending = sorted(s.churn), {}, []
+    while step < s.steps:
+        for recovery in [r for r in pending if step >= r["step"]]:
+            pending.remove(recovery)
+            w.emit(now, "server", "recovery", end=now, **recovery)
         for name, back in [(n, b) for n, b in away.items() if b <= now]:
             del away[name]
-            w.emit(back, name, "churn", action="return", mode="kill", late=0.004, cause="trace")
-            w.emit(back + 0.4, name, "worker", state="ready", pid=4100, exit=None)
-            w.emit(back + 0.5, "server", "member", kind="joined", peer=name, generation=2, detection=0.0)
+            _return(w, name, back)
             w.emit(now, "server", "plan", devices=len(w.homes) - len(away), note=f"{name} is back")
         stages = [h for h in w.homes if h not in away]
         w.free = dict.fromkeys(w.free, now)
         mark, before = len(w.events), copy.deepcopy(w.free)
         end = _one_step(w, step, now, stages)
-        number = attempt[step] = attempt.get(step, 0) + 1
+        attempt[step] += 1
         if leaves and leaves[0][0] < end:
             gone_s, index, away_s = leaves.pop(0)
             gone_s, gone = max(gone_s, now), stages[index % len(stages)]
             w.events[mark:] = [e for e in w.events[mark:] if e["t"] <= gone_s]
             w.free = before
-            detected = gone_s + 2.4
-            w.emit(gone_s, gone, "churn", action="leave", mode="kill", late=0.003, cause="trace")
-            w.emit(gone_s, gone, "worker", state="killed", pid=4000, exit=-9)
-            w.emit(detected, "server", "member", kind="left", peer=gone, generation=1, detection=2.3)
             away[gone] = gone_s + away_s
-            w.free = dict.fromkeys(w.free, detected)
             rest = [h for h in w.homes if h not in away]
-            ready = max(w.move("server", h, detected, s.state_bytes, "state") for h in rest)
-            w.emit(detected, "server", "plan", devices=len(rest), note=f"replanned without {gone}")
-            w.emit(
-                ready,
-                "server",
-                "recovery",
-                kind="replan",
-                peer=gone,
-                detected=2.4,
-                start=detected,
-                end=ready,
-                step=last_checkpoint + 1,
-                lost_steps=step - 1 - last_checkpoint,
+            found_s, ready_s = _loss_of(w, gone, gone_s, rest)
+            pending.append(
+                {"kind": "replan", "peer": gone, "detected": 2.3, "start": found_s, "restored": ready_s}
+                | {"step": step, "lost_steps": step - saved}
             )
-            now, step = ready, last_checkpoint + 1
+            now, step = ready_s, saved
             continue
-        loss = 2.1 + 3.4 * math.exp(-step / 12) + float(np.random.default_rng(step).normal(0, 0.03))
-        w.emit(
-            end,
-            "server",
-            "step",
-            step=step,
-            loss=loss,
-            start=now,
-            end=end,
-            samples=s.batch,
-            attempt=number,
-            devices=len(stages),
-        )
+        _report(w, step, now, end, attempt[step], len(stages))
         now = end
-        if step % s.checkpoint_every == 0:
-            ready = max(w.move(h, "server", now, s.state_bytes, f"checkpoint {step}") for h in stages)
-            w.emit(
-                ready,
-                "server",
-                "checkpoint",
-                start=now,
-                end=ready,
-                step=step,
-                bytes=s.state_bytes * len(stages),
-            )
-            now, last_checkpoint = ready, step
         step += 1
+        if step % s.checkpoint_every == 0:
+            done = max(w.move(h, "server", now, s.state_bytes, f"checkpoint {step}") for h in stages)
+            size = s.state_bytes * len(stages)
+            w.emit(done, "server", "checkpoint", start=now, end=done, step=step - 1, bytes=size)
+            now, saved = done, step
     _links(w, now)
     _counters(w, now)
     _host(w, now)
     w.events.sort(key=lambda e: e["t"])
     return w.events
+
+
+def _report(w: _World, step: int, start: float, end: float, attempt: int, devices: int) -> None:
+    noise = float(np.random.default_rng(step).normal(0, 0.03))
+    loss = 2.1 + 3.4 * math.exp(-step / 12) + noise
+    fields = {"step": step, "loss": loss, "start": start, "end": end, "samples": w.s.batch}
+    w.emit(end, "server", "step", **fields, attempt=attempt, devices=devices)
+
+
+def _loss_of(w: _World, gone: str, gone_s: float, rest: list[str]) -> tuple[float, float]:
+    """A device vanishes; returns when that was noticed, and when the rest have the state again."""
+    found_s = gone_s + 2.4
+    w.emit(gone_s, gone, "churn", action="leave", mode="kill", late=0.003, cause="trace")
+    w.emit(gone_s, gone, "worker", state="killed", pid=4000, exit=-9)
+    w.emit(found_s, "server", "member", kind="left", peer=gone, generation=1, detection=2.3)
+    w.emit(found_s, "server", "plan", devices=len(rest), note=f"replanned without {gone}")
+    w.free = dict.fromkeys(w.free, found_s)
+    return found_s, max(w.move("server", h, found_s, w.s.state_bytes, "state") for h in rest)
+
+
+def _return(w: _World, name: str, at_s: float) -> None:
+    w.emit(at_s, name, "churn", action="return", mode="kill", late=0.004, cause="trace")
+    w.emit(at_s + 0.4, name, "worker", state="ready", pid=4100, exit=None)
+    w.emit(at_s + 0.5, "server", "member", kind="joined", peer=name, generation=2, detection=0.0)
 
 
 def _links(w: _World, end_s: float) -> None:
