@@ -1,7 +1,7 @@
 """From what a speed test reports to what the emulation sets: the one place where these conversions live.
 
-All functions are pure. Times that go in are emulated (trace) seconds; times that come out are real seconds, which
-time dilation (TDF) stretches: delays and jitter x tdf, rates / tdf.
+All functions are pure. Times that go in are emulated (trace) seconds; times that come out are real seconds,
+which time dilation (TDF) stretches: delays and jitter x tdf, rates / tdf.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def wire_rate(goodput_bps: float) -> float:
 def sigma_from_jitter(jitter_s: float) -> float:
     """Standard deviation of each one-way delay [s] that gives this jitter over the round trip.
 
-    Jitter, as speed tests report it, is the mean absolute difference of successive round-trip times. With each
-    direction's delay Gaussian with deviation s, a round trip deviates by s*sqrt(2), and the difference of two
-    independent round trips by s*sqrt(2)*sqrt(2) = 2s. The mean of |X| for X ~ N(0, d) is d*sqrt(2/pi), so
-    jitter = 2s*sqrt(2/pi), and s = jitter * sqrt(pi) / (2*sqrt(2)) = jitter / (2/sqrt(pi) * sqrt(2)).
+    Jitter, as speed tests report it, is the mean absolute difference of successive round-trip times. With
+    each direction's delay Gaussian with deviation s, a round trip deviates by s*sqrt(2), and the difference
+    of two independent round trips by s*sqrt(2)*sqrt(2) = 2s. The mean of |X| for X ~ N(0, d) is d*sqrt(2/pi),
+    so jitter = 2s*sqrt(2/pi), and s = jitter * sqrt(pi) / (2*sqrt(2)) = jitter / (2/sqrt(pi) * sqrt(2)).
     """
     return jitter_s / (2 / math.sqrt(math.pi) * math.sqrt(2))
 
@@ -49,8 +49,8 @@ def one_way_loss(round_trip_loss: float) -> float:
 class AccessLink:
     """One home's access link as set: TCP goodput each way in `link` (real bit/s), delays in `delay`.
 
-    short_by_s: how much of the path's fixed delay (server's, shared links') exceeds the trace's RTT [emulated s];
-    above 0 the emulated RTT is longer than the trace's by that much, and a warning is due.
+    short_by_s: how much of the path's fixed delay (server's, shared links') exceeds the trace's RTT [emulated
+    s]; above 0 the emulated RTT is longer than the trace's by that much, and a warning is due.
     """
 
     link: Link
@@ -67,9 +67,9 @@ def server_delay(server: Link, tdf: float = 1.0) -> PathDelay:
 def access_link(state: LinkState, server: Link, shared_delay_s: float = 0.0, tdf: float = 1.0) -> AccessLink:
     """What a home's access link must be set to, for the whole path to the server to look like `state`.
 
-    The trace's RTT, jitter and loss are those of the path home-server as a speed test saw them, so the server's
-    and the shared link's part is taken off: delay each way = (rtt - server's RTT - 2 * shared delay) / 2, not below 0;
-    jitter in squares; loss by 1 - p = (1 - p_home) * (1 - p_server).
+    The trace's RTT, jitter and loss are those of the path home-server as a speed test saw them, so the
+    server's and the shared link's part is taken off: delay each way = (rtt - server's RTT - 2 * shared delay)
+    / 2, not below 0; jitter in squares; loss by 1 - p = (1 - p_home) * (1 - p_server).
 
     Args:
         state: one line of a link trace (rates as TCP goodput).

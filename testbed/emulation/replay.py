@@ -1,111 +1,167 @@
-"""Replay: the links' settings change in place as their traces say, and how late each change was is recorded."""
+"""Replay of link traces: each change applied in place at its time, and how late it was."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from testbed.cluster import Link, LinkState, SharedLink
 from testbed.emulation.delay.base import PathDelay
 from testbed.emulation.link_model import access_links
 
+OnStep = Callable[[float, str, LinkState, float], None]
+
+
+class Network(Protocol):
+    """What replay needs of testbed.emulation.network.EmulatedNetwork."""
+
+    def set_links(self, changes: Mapping[str, Link]) -> None: ...
+
+
+class Delays(Protocol):
+    """What replay needs of a delay backend."""
+
+    def set(self, changes: Mapping[str, PathDelay]) -> None: ...
+
 
 @dataclass(frozen=True)
-class Batch:
-    """Changes that are due at the same moment: at_s real seconds after the start, t_s emulated ones."""
+class ReplayBatch:
+    """Changes that are due together.
 
-    at_s: float
+    t_s: emulated seconds; due_s: real seconds after the experiment's start.
+    """
+
     t_s: float
-    states: Mapping[str, LinkState]
-    links: Mapping[str, Link]
-    delays: Mapping[str, PathDelay]
+    due_s: float
+    states: dict[str, LinkState]
+    links: dict[str, Link]
+    delays: dict[str, PathDelay]
 
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """All changes after the start, in order. Pure data: what will be applied can be read without a network."""
+    """All changes after the start, in order. Pure data.
 
-    batches: tuple[Batch, ...]
-    short_by_s: float = 0.0  # worst case of AccessLink.short_by_s
+    short_by_s: home -> by how much its trace's RTT falls short of the path's fixed delays at worst [emulated
+    s]; such homes get no delay of their own, and the emulated RTT is longer than the trace's.
+    """
+
+    batches: tuple[ReplayBatch, ...] = ()
+    short_by_s: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def build(
         cls,
         changes: Mapping[str, Sequence[tuple[float, LinkState]]],
         server: Link,
-        shared: Iterable[SharedLink] = (),
+        shared_links: Iterable[SharedLink] = (),
         *,
         tdf: float = 1.0,
+        time_scale: float = 1.0,
     ) -> ReplayPlan:
-        """Merge the homes' series into batches.
+        """Plan a replay.
 
         Args:
-            changes: per home (emulated s, state), ascending; those at or before 0 are the network's initial state
-                and are left out here.
-            server: the server's access link, not dilated. tdf: time dilation factor.
+            changes: home -> (time in trace seconds, settings from then on), times ascending. What is due at 0
+                or before is taken as set already; a repeated setting is no change.
+            server, shared_links: the rest of the path, in emulated units (see link_model.access_link).
+            tdf: time dilation factor: a trace second takes tdf real seconds.
+            time_scale: trace seconds per emulated second.
+
+        Raises:
+            ValueError: times that go back, or a factor that isn't positive.
         """
-        shared = tuple(shared)
-        due: dict[float, dict[str, LinkState]] = {}
+        if not tdf > 0 or not time_scale > 0:
+            raise ValueError(f"tdf={tdf}, time_scale={time_scale}: expected positive numbers")
+        shared_links = tuple(shared_links)
+        due: dict[float, dict[str, LinkState]] = defaultdict(dict)
+        short: dict[str, float] = {}
         for home, series in changes.items():
-            for t, state in series:
-                if t > 0:
-                    due.setdefault(t, {})[home] = state
-        batches, short = [], 0.0
-        for t in sorted(due):
-            access = access_links(due[t], server, shared, tdf)
-            short = max([short, *(a.short_by_s for a in access.values())])
-            batches.append(Batch(t * tdf, t, due[t], {h: a.link for h, a in access.items()},
-                                 {h: a.delay for h, a in access.items()}))
+            before: LinkState | None = None
+            last_t = float("-inf")
+            for t_s, state in series:
+                if t_s < last_t:
+                    raise ValueError(f"{home}: {t_s} s comes after {last_t} s")
+                last_t = t_s
+                if t_s > 0 and state != before:
+                    due[t_s][home] = state
+                before = state
+                by = access_links({home: state}, server, shared_links)[home].short_by_s
+                if by > 0:
+                    short[home] = max(short.get(home, 0.0), by)
+        batches = []
+        for t_s in sorted(due):
+            access = access_links(due[t_s], server, shared_links, tdf)
+            batches.append(ReplayBatch(
+                t_s / time_scale, t_s / time_scale * tdf, due[t_s],
+                {home: a.link for home, a in access.items()}, {home: a.delay for home, a in access.items()},
+            ))
         return cls(tuple(batches), short)
 
 
-class _Network(Protocol):
-    def set_links(self, changes: Mapping[str, Link]) -> None: ...
-
-
-class _Backend(Protocol):
-    def set(self, changes: Mapping[str, PathDelay]) -> None: ...
-
-
 class Replayer:
-    """A thread that applies a plan's batches when they are due.
+    """Applies a plan from a thread of its own.
 
     Args:
-        on_step: called after each home's change as (emulated time due, home, state, real seconds late), in the thread.
+        on_step: called in that thread once a change is in force, as (emulated time, home, settings, real
+            seconds late).
+        on_error: called in that thread with what went wrong, after which the replay goes on with the next
+            change. Without it the replay ends at the first error, which `error` keeps.
     """
 
-    def __init__(self, plan: ReplayPlan, network: _Network, backend: _Backend, *,
-                 on_step: Callable[[float, str, LinkState, float], None] = lambda *step: None):
-        self._plan, self._network, self._backend, self._on_step = plan, network, backend, on_step
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
-        self._t0 = 0.0
-        self.error: BaseException | None = None  # what ended the replay early
+    def __init__(self, plan: ReplayPlan, network: Network, backend: Delays, *, on_step: OnStep | None = None,
+                 on_error: Callable[[Exception], None] | None = None):
+        self.plan = plan
+        self.lateness_s: list[float] = []  # of each applied batch, real seconds
+        self.error: Exception | None = None
+        self._network, self._backend = network, backend
+        self._on_step, self._on_error = on_step, on_error
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def start(self, t0_monotonic: float) -> None:
-        """Emulated time 0 is at that moment of CLOCK_MONOTONIC."""
-        self._t0 = t0_monotonic
+        """Begin; emulated time 0 is at that moment of CLOCK_MONOTONIC."""
+        if self._thread:
+            raise RuntimeError("already started")
+        self._thread = threading.Thread(
+            target=self._run, args=(t0_monotonic,), name="link replay", daemon=True)
         self._thread.start()
 
+    @property
+    def done(self) -> bool:
+        """Whether every change has been applied (or the replay was stopped)."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until every change has been applied; whether it has."""
+        self._thread.join(timeout_s)
+        return self.done
+
     def stop(self) -> None:
-        """No change is applied after this returns. Idempotent."""
-        self._stop.set()
-        if self._thread.ident is not None:
+        """End; no change is applied after this returns. Idempotent."""
+        self._stopping.set()
+        if self._thread and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _run(self) -> None:
-        try:
-            for batch in self._plan.batches:
-                if self._stop.wait(max(0.0, self._t0 + batch.at_s - time.monotonic())):
-                    return
+    def _run(self, t0: float) -> None:
+        for batch in self.plan.batches:
+            if self._stopping.wait(max(0.0, t0 + batch.due_s - time.monotonic())):
+                return
+            try:
                 self._network.set_links(batch.links)
                 self._backend.set(batch.delays)
-                late_s = max(0.0, time.monotonic() - self._t0 - batch.at_s)
+            except Exception as error:
+                self.error = self.error or error
+                if not self._on_error:
+                    raise
+                self._on_error(error)
+                continue
+            late_s = time.monotonic() - t0 - batch.due_s
+            self.lateness_s.append(late_s)
+            if self._on_step:
                 for home, state in batch.states.items():
                     self._on_step(batch.t_s, home, state, late_s)
-        except BaseException as error:
-            self.error = error
-            raise

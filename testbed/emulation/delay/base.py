@@ -1,7 +1,7 @@
 """What a delay backend gets, does and reports.
 
-A packet's one-way delay from A to B is A's up delay + B's down delay, plus the delay of each shared link that it
-crosses (both neighbourhoods' when A and B are behind different ones). Loss and jitter compose likewise.
+A packet's one-way delay from A to B is A's up delay + B's down delay, plus the delay of each shared link that
+it crosses (both neighbourhoods' when A and B are behind different ones). Loss and jitter compose likewise.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class HostPort(Protocol):
     """Where one host (a home's device, or the server) meets the network; what backends need to know of it.
 
     In the host's namespace: `interface`. In the run's own namespace: `port` (the far end of that veth) and
-    `bridge_port` (the bridge's side of the access link). Uplink packets enter by `port` and reach `bridge_port`.
+    `bridge_port` (the bridge's side of the access link). Uplink packets enter by `port` and reach
+    `bridge_port`.
     """
 
     name: str
@@ -57,7 +58,10 @@ class HostPort(Protocol):
 
 
 class SharedPort(Protocol):
-    """A shared link (neighbourhood aggregation): `up_interface` sends towards the core, `down_interface` to homes."""
+    """A shared link (neighbourhood aggregation).
+
+    `up_interface` sends towards the core, `down_interface` to the homes.
+    """
 
     name: str
     members: tuple[str, ...]
@@ -71,8 +75,8 @@ class SharedPort(Protocol):
 class DelayStats:
     """Counters since start, but for the lag figures, which cover the time since the previous call.
 
-    lag: release - due time of each packet [s]. queued: packets waiting now. overflowed: packets that the kernel
-    dropped because a queue or socket was full: a fault of the emulation, never a setting.
+    lag: release - due time of each packet [s]. queued: packets waiting now. overflowed: packets that the
+    kernel dropped because a queue or socket was full: a fault of the emulation, never a setting.
     age_s: how old these figures are; more than a second or two means that the backend is stuck or dead.
     cpu_s: processor time that the backend used since start; 0 where the kernel does the work.
     """
@@ -110,13 +114,16 @@ class DelayBackend(Protocol):
         """
 
     def set(self, changes: Mapping[str, PathDelay]) -> None:
-        """Change hosts' delays in place; holds for packets that arrive from now on. Raises KeyError: unknown host."""
+        """Change hosts' delays in place, for packets that arrive from now on. Raises KeyError."""
 
     def stats(self) -> DelayStats:
         """Counters and lags; never waits for a stuck backend (see DelayStats.age_s)."""
 
     def stop(self) -> None:
-        """Remove exactly what start() made. Idempotent; ends within seconds whatever state the backend is in."""
+        """Remove exactly what start() made.
+
+        Idempotent; ends within seconds whatever state the backend is in.
+        """
 
     def commands(self) -> list[str]:
         """What was applied, one line each, for the manifest and --dry-run."""

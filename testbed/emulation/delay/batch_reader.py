@@ -26,7 +26,7 @@ class _MMsgHdr(ctypes.Structure):
 
 
 class BatchReader:
-    """`slots`: the messages of the last read, SLOT bytes apart. One reader serves all sockets, one after another."""
+    """Reads into `slots`: the messages of the last read, SLOT bytes apart."""
 
     def __init__(self, batch: int):
         self._batch = batch

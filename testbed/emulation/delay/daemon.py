@@ -1,7 +1,7 @@
 """The process that delays packets: `python -m testbed.emulation.delay.daemon CONTROL_FD MEMORY_FD`.
 
-Apart from the engine, so that neither training nor reporting makes a packet late. It ends when it is told to, when
-the control socket closes, or when its parent is gone, and takes its rules with it each time.
+Apart from the engine, so that neither training nor reporting makes a packet late. It ends when it is told to,
+when the control socket closes, or when its parent is gone, and takes its rules with it each time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from testbed.emulation.delay.lanes import Lanes
 from testbed.emulation.delay.protocol import Change, Failed, Inbox, Ready, Start, Stop, send
 from testbed.emulation.namespaces import enter_namespace
 
-QUEUES = 128  # pairs of hosts are spread over them: the kernel searches a queue from its head for each verdict
+QUEUES = 128  # pairs of hosts are spread over them: for each verdict the kernel searches a queue from its head
 MAX_PACKETS = 1 << 20  # in a queue: beyond any rate x delay; what overflows anyway is counted
 BUFFER_BYTES = 64 << 20  # what may arrive while the daemon sleeps; a limit, not an allocation
 _TICK_NS = 50_000_000
@@ -93,8 +93,8 @@ class Daemon:
         # While any socket asks for receive times, the kernel stamps packets, and NFQUEUE passes the stamp on.
         stamps = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         stamps.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
-        self._lanes = Lanes(
-            start.delays, {h.name: h.area for h in start.hosts if h.area}, start.shared_delay_s, start.seed)
+        areas = {h.name: h.area for h in start.hosts if h.area}
+        self._lanes = Lanes(start.delays, areas, start.shared_delay_s, start.seed)
         self._line = DelayLine(
             sock, self._lanes,
             macs={bytes.fromhex(h.mac.replace(":", "")): h.name for h in start.hosts},
@@ -105,8 +105,8 @@ class Daemon:
         for number in range(QUEUES):
             netfilter.bind_queue(sock, number, MAX_PACKETS)
         stack.callback(_remove_rule, rules)
-        return netfilter.add_rule(rules, os.path.commonprefix([h.port for h in start.hosts]).rstrip("0123456789"),
-                                  QUEUES)
+        prefix = os.path.commonprefix([h.port for h in start.hosts]).rstrip("0123456789")
+        return netfilter.add_rule(rules, prefix, QUEUES)
 
     def _hear(self) -> None:
         try:

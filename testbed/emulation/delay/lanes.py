@@ -1,7 +1,8 @@
-"""When each packet is due, and which ones are lost: the arithmetic of the NFQUEUE delay line, free of any I/O.
+"""When each packet is due, and which ones are lost: the arithmetic of the NFQUEUE delay line, without I/O.
 
-A lane is a directed pair of hosts. Its loss and its jitter come from generators of its own, seeded by the run's seed
-and the pair's names: the same seed gives the n-th packet of a lane the same fate, whatever other lanes carry.
+A lane is a directed pair of hosts. Its loss and its jitter come from generators of its own, seeded by the
+run's seed and the pair's names: the same seed gives the n-th packet of a lane the same fate, whatever other
+lanes carry.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class Lane:
         self.waiting: deque[tuple[int, int]] = deque()
 
     def due(self, arrived: int) -> int:
-        """The time at which a packet that arrived at `arrived` is to be released, or LOST. Call once a packet."""
+        """The time at which a packet that arrived at `arrived` is to be released, or LOST.
+
+        Call once a packet.
+        """
         if self.loss and self._uniform() < self.loss:
             return LOST
         due = arrived + self.delay
@@ -56,20 +60,22 @@ class Lanes:
         shared_delay_s: shared link -> one-way delay [s].
     """
 
-    def __init__(self, delays: Mapping[str, PathDelay], areas: Mapping[str, str], shared_delay_s: Mapping[str, float],
-                 seed: int):
+    def __init__(self, delays: Mapping[str, PathDelay], areas: Mapping[str, str],
+                 shared_delay_s: Mapping[str, float], seed: int):
         self._delays = dict(delays)
         self._areas = dict(areas)
         self._shared = dict(shared_delay_s)
         self._seed = seed
         self._lanes: dict[tuple[str, str], Lane] = {}
+        self.shortest = 0  # of all lanes' delays [ns]
 
     def lane(self, sender: str, receiver: str) -> Lane:
-        """The lane from sender to receiver; a sender outside the run (a bridge, say) has no delay of its own."""
+        """The lane from sender to receiver. One that is outside the run has no delay of its own."""
         found = self._lanes.get((sender, receiver))
         if found is None:
             found = self._lanes[sender, receiver] = Lane(f"{sender}>{receiver}", self._seed)
             self._adjust(sender, receiver, found)
+            self._find_shortest()
         return found
 
     def set(self, changes: Mapping[str, PathDelay]) -> None:
@@ -78,6 +84,10 @@ class Lanes:
         for (sender, receiver), lane in self._lanes.items():
             if sender in changes or receiver in changes:
                 self._adjust(sender, receiver, lane)
+        self._find_shortest()
+
+    def _find_shortest(self) -> None:
+        self.shortest = min((lane.delay for lane in self._lanes.values()), default=0)
 
     def _adjust(self, sender: str, receiver: str, lane: Lane) -> None:
         up, down = self._delays.get(sender, _NONE), self._delays.get(receiver, _NONE)

@@ -1,8 +1,8 @@
 """The kernel's NFQUEUE, spoken to directly over netlink.
 
-Written out here, rather than through a binding of libnetfilter_queue, because a delay line lives from what bindings
-leave out: many packets read in one system call and many verdicts sent in one, no object a packet, the kernel's
-receive time of each packet, no segmentation of large packets (NFQA_CFG_F_GSO), and one socket a namespace.
+Written out here, rather than through a binding of libnetfilter_queue, because a delay line lives from what
+bindings leave out: many packets read in one system call and many verdicts sent in one, no object a packet, the
+kernel's receive time of each packet, no segmentation of large packets (NFQA_CFG_F_GSO), many queues a socket.
 
 Sources: linux/netfilter/nfnetlink_queue.h, linux/netfilter/nf_tables.h, linux/netfilter/xt_NFQUEUE.h.
 Messages are in the machine's byte order, attributes of netfilter in network order.
@@ -167,7 +167,10 @@ def _nft(sock: socket.socket, family: int, *requests: tuple[int, int, bytes]) ->
 
 
 def _iptables_see_bridged() -> None:
-    """IPv4 hooks for bridged packets, in the calling thread's namespace. Raises OSError without br_netfilter."""
+    """IPv4 hooks for bridged packets, in the calling thread's namespace.
+
+    Raises OSError without br_netfilter.
+    """
     with open("/proc/sys/net/bridge/bridge-nf-call-iptables", "r+") as switch:
         if switch.read().strip() != "1":
             switch.seek(0)
@@ -177,10 +180,10 @@ def _iptables_see_bridged() -> None:
 def add_rule(sock: socket.socket, prefix: str, queues: int) -> str:
     """Send the IPv4 packets that a bridge forwards to ports named PREFIX* to queues 0 … queues - 1.
 
-    A pair of hosts always uses the same queue. The rule has a table of its own. The calling thread must be in the
-    socket's namespace. Which way works depends on the kernel, so they are tried in turn: nf_tables' own `queue` on
-    bridged packets; iptables' NFQUEUE target there (it lost the bridge family in Linux 6.12); that target
-    on IPv4's hooks, which br_netfilter has bridged packets pass.
+    A pair of hosts always uses the same queue. The rule has a table of its own. The calling thread must be in
+    the socket's namespace. Which way works depends on the kernel, so they are tried in turn: nf_tables' own
+    `queue` on bridged packets; iptables' NFQUEUE target there (it lost the bridge family in Linux 6.12); that
+    target on IPv4's hooks, which br_netfilter has bridged packets pass.
 
     Returns:
         The rule in words.

@@ -158,16 +158,21 @@ class NfqueueBackend:
 
 
 def _need_linux_bridge(host: HostPort) -> None:
-    """Other switches' packets don't pass netfilter's hooks, and so would not be delayed. Raises CapabilityError."""
+    """Other switches' packets don't pass netfilter's hooks, and so would not be delayed.
+
+    Raises CapabilityError.
+    """
 
     def bridged() -> bool:
         enter_namespace(host.net_netns)
-        done = subprocess.run(["bridge", "link", "show", "dev", host.bridge_port], capture_output=True, check=False)
+        argv = ["bridge", "link", "show", "dev", host.bridge_port]
+        done = subprocess.run(argv, capture_output=True, check=False)
         return bool(done.stdout.strip())
 
     if not in_thread(bridged):
         raise CapabilityError(
-            f"{host.bridge_port}, the port of {host.name}, is not on a Linux bridge: NFQUEUE can't delay its packets",
+            f"{host.bridge_port}, the port of {host.name}, is not on a Linux bridge: NFQUEUE can't delay "
+            "its packets",
             hint="use network.switch: bridge, or network.delay_backend: netem",
         )
 
@@ -179,5 +184,6 @@ def _failure(answer: protocol.Failed) -> TestbedError:
     if answer.code == errno.EPERM:
         return CapabilityError(message, hint="run as root")
     return CapabilityError(
-        message, hint="the kernel needs NETFILTER_NETLINK_QUEUE and, for bridged packets, NF_TABLES with NFT_QUEUE, or "
-                      "BRIDGE_NETFILTER with NFT_COMPAT: modprobe -a nfnetlink_queue nft_queue, or use netem")
+        message,
+        hint="the kernel needs NETFILTER_NETLINK_QUEUE and, for bridged packets, NF_TABLES with NFT_QUEUE, or "
+             "BRIDGE_NETFILTER with NFT_COMPAT: modprobe -a nfnetlink_queue nft_queue, or use netem")

@@ -10,7 +10,7 @@ from testbed.emulation.delay.batch_reader import SLOT
 
 
 class Fields(NamedTuple):
-    """Of one packet: queue number, id in it, index of the output interface, sender's MAC address, time of arrival.
+    """Of one packet: queue number, id in it, index of the output interface, sender's MAC, time of arrival.
 
     The time is CLOCK_REALTIME, seconds and microseconds; 0 where the kernel gives none.
     """
@@ -46,9 +46,9 @@ def _header(kind: int, length: int) -> int:
 class Layout:
     """Where the fields are in messages like `sample`, which nearly all of a run's packets share.
 
-    `struct` reads a whole slot: queue, packet id, header of the output interface, interface, header of the address,
-    address, header of the time, seconds, microseconds. A message is of this layout if the three headers
-    equal `headers`. There is none (`struct` is None) when the sample lacks one of the fields.
+    `struct` reads a whole slot: queue, packet id, header of the output interface, interface, header of the
+    address, address, header of the time, seconds, microseconds. A message is of this layout if the three
+    headers equal `headers`. There is none (`struct` is None) when the sample lacks one of the fields.
     """
 
     def __init__(self, sample: bytes | memoryview):

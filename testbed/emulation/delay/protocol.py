@@ -1,4 +1,4 @@
-"""What engine and delay daemon say to each other: msgpack, each message behind its length, over a socket pair."""
+"""What engine and delay daemon say to each other: msgpack behind its length, over a socket pair."""
 
 from __future__ import annotations
 
