@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -58,11 +59,8 @@ def runs() -> list[RunState]:
         if names.is_run_id(path.stem):
             try:
                 found.append(RunState.load(path))
-            except FileNotFoundError:
+            except (FileNotFoundError, ValueError):  # ended meanwhile; or not ours
                 continue
-            except ValueError:
-                if time.time() - path.stat().st_mtime > 60:  # claimed, then killed before the first write
-                    path.unlink(missing_ok=True)
     return sorted(found, key=lambda run: run.created_s)
 
 
@@ -95,11 +93,23 @@ def clean(run_id: str | None = None, *, force: bool = False) -> CleanReport:
                 _kill({pid})
                 report.processes += 1
         _remove(run, report)
-    for leftover in state.STATE_DIR.glob("*.tmp") if state.STATE_DIR.is_dir() else ():
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - leftover.stat().st_mtime > 60:
-                leftover.unlink()
+    _remove_unfinished()
     return report
+
+
+def _remove_unfinished() -> None:
+    """State files that were being written when their run was killed."""
+    for path in list(state.STATE_DIR.glob("*.tmp")) if state.STATE_DIR.is_dir() else ():
+        try:
+            dead = not is_running(json.loads(path.read_text())["owner"])
+        except FileNotFoundError:
+            continue
+        except (ValueError, KeyError):
+            dead = time.time() - path.stat().st_mtime > 10
+        if dead and names.is_run_id(path.stem):
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                state.STATE_DIR.rmdir()
 
 
 def teardown(run: RunState) -> CleanReport:

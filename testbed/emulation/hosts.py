@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.emulation import names, netlink
+from testbed.emulation import kernel_probes, names, netlink
 from testbed.emulation.namespaces import in_thread, inside
+from testbed.errors import unknown
 
 # Up to this many hosts, each has an entry for every other: 0.5 kB of kernel memory a pair and direction.
 FULL_MESH_MAX = 400
@@ -124,6 +125,19 @@ def disable_ipv6_in(netns: str) -> None:
             disable_ipv6()
 
     in_thread(there)
+
+
+def require_congestion_control(name: str) -> None:
+    """Raises InputError, with the choices, when this kernel has no such congestion control."""
+
+    def available() -> list[str]:
+        return (_SYSCTL / "ipv4/tcp_available_congestion_control").read_text().split()
+
+    if name not in available():
+        if name.isalnum():
+            kernel_probes.command("modprobe", "-q", f"tcp_{name}")
+        if name not in available():
+            raise unknown("network.congestion_control", "congestion control", name, available())
 
 
 def set_up(hosts: Iterable[HostPort], congestion_control: str) -> None:

@@ -51,17 +51,17 @@ def _all(*commands: str) -> Found:
 
 
 def _nfqueue() -> Found:
-    """Read a queue and send packets to it, as the delay line does."""
+    """Read a queue and send bridged packets to it, as the delay line does."""
     from testbed.emulation.delay import netfilter
 
     try:
         with contextlib.closing(netfilter.open_socket()) as sock:
-            netfilter.bind_queue(sock, 1, 16, 1 << 16)
-            netfilter.add_rule(sock, "lo", 1)
+            netfilter.bind_queue(sock, 0, 16)
+            rule = netfilter.add_rule(sock, "y", 1)
             netfilter.remove_rule(sock)
     except OSError as error:
         return Found(False, str(error))
-    return Found(True, "nf_tables rule to an NFQUEUE")
+    return Found(True, rule)
 
 
 def _generic_netlink_family(name: str) -> Found:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testbed.emulation.names import netns_path
+from testbed.emulation.names import NETNS_DIR, netns_path
 
 CLONE_NEWNET = 0x40000000
 MNT_DETACH = 2
+MS_BIND, MS_REC, MS_SHARED = 0x1000, 0x4000, 0x100000
 _libc = ctypes.CDLL(None, use_errno=True)
 T = TypeVar("T")
 
@@ -96,6 +97,34 @@ def processes_in(namespaces: Iterable[str]) -> set[int]:
                 if os.stat(f"/proc/{entry}/ns/net").st_ino in inodes:
                     found.add(int(entry))
     return found
+
+
+def _share_directory() -> None:
+    """Make /run/netns what `ip netns` makes of it: mounts in it reach, and leave, every mount namespace."""
+    NETNS_DIR.mkdir(mode=0o755, parents=True, exist_ok=True)
+    directory = os.fsencode(NETNS_DIR)
+    if _libc.mount(b"", directory, b"none", MS_SHARED | MS_REC, None):
+        _check(_libc.mount(directory, directory, b"none", MS_BIND | MS_REC, None), f"mount {NETNS_DIR}")
+        _check(_libc.mount(b"", directory, b"none", MS_SHARED | MS_REC, None), f"share {NETNS_DIR}")
+
+
+def create(namespaces: Iterable[str]) -> None:
+    """`ip netns add` for many names, by this process itself: when it is killed, none can appear afterwards.
+
+    Raises:
+        OSError: the kernel refuses, or a name is taken.
+    """
+
+    def make() -> None:
+        _share_directory()
+        for netns in namespaces:
+            path = netns_path(netns)
+            os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
+            _check(_libc.unshare(CLONE_NEWNET), "unshare")
+            here = b"/proc/thread-self/ns/net"
+            _check(_libc.mount(here, os.fsencode(path), b"none", MS_BIND, None), f"mount {path}")
+
+    in_thread(make)
 
 
 def unmount(path: str) -> None:

@@ -83,14 +83,16 @@ class EmulatedNetwork:
         """Make namespaces, links, bridges and shaping, and the Mininet object on them.
 
         Raises:
+            InputError: the kernel has no such congestion control.
             CapabilityError: the kernel or a program lacks something; TestbedError: a command failed. What
             was made
                 until then is in the state file: call `stop`.
         """
         p, netns = self.plan, self.net_namespace
+        hosts.require_congestion_control(self.settings.congestion_control)
         self.state.record_many("netns", p.namespaces)
         self._started = True
-        batch.run("ip", [f"netns add {name}" for name in p.namespaces])
+        namespaces.create(p.namespaces)
         hosts.disable_ipv6_in(netns)
         batch.run("ip", p.ip_lines, netns)
         if self.settings.switch == "ovs":

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 
 from testbed.emulation.link_model import FRAME_BYTES, GOODPUT_BYTES, MTU
 
-BURST_S = 0.001  # what may leave at once after a pause; a timer that is late by no more loses no rate
+# What may leave at once after a pause, and how late a timer may be at no loss of rate. Measured at 100 Mbit/s
+# with every core busy: 1 ms loses 1.5 % of the rate, 2 ms nothing; more only leaks more after a pause.
+BURST_S = 0.002
 BURST_MIN_FRAMES = 2
 BUFFER_MIN_FRAMES = 4
 QUANTUM_MAX_BYTES = 200_000  # more is 'big' to the kernel, which says so in its log

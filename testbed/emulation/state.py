@@ -76,13 +76,21 @@ class RunState:
         Raises:
             CapabilityError: the state directory can't be written (not root).
         """
+        content = {
+            "run_id": "",
+            "run_dir": str(Path(run_dir).absolute()) if run_dir is not None else "",
+            "command": command,
+            "owner": process_value(os.getpid()),
+            "created_s": time.time(),
+            "objects": {},
+        }
         try:
             while True:
-                run_id = names.new_run_id()
-                path = STATE_DIR / f"{run_id}.json"
+                content["run_id"] = names.new_run_id()
+                state = cls(STATE_DIR / f"{content['run_id']}.json", content)
                 STATE_DIR.mkdir(mode=0o755, parents=True, exist_ok=True)
                 try:
-                    path.touch(mode=0o644, exist_ok=False)
+                    state._claim()
                     break
                 except (FileExistsError, FileNotFoundError):  # taken, or the directory just went
                     continue
@@ -91,15 +99,6 @@ class RunState:
                 f"{STATE_DIR} can't be written ({error.strerror}): an emulated run needs root",
                 hint="run it with sudo, or in a second kernel: testbed run --kernel uml",
             ) from error
-        state = cls(path, {
-            "run_id": run_id,
-            "run_dir": str(Path(run_dir).absolute()) if run_dir is not None else "",
-            "command": command,
-            "owner": process_value(os.getpid()),
-            "created_s": time.time(),
-            "objects": {},
-        })
-        state._write()
         return state
 
     @classmethod
@@ -163,6 +162,7 @@ class RunState:
         with self._lock:
             self._closed = True
             self.path.unlink(missing_ok=True)
+            self._temporary.unlink(missing_ok=True)  # of a run that was killed while it wrote
             with contextlib.suppress(OSError):
                 self.path.parent.rmdir()
 
@@ -170,6 +170,17 @@ class RunState:
         if self._closed:  # an object struck out after the end must not bring the file back
             return
         self._content["objects"] = {kind: list(values) for kind, values in self._objects.items() if values}
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self._content))
-        os.replace(temporary, self.path)
+        self._temporary.write_text(json.dumps(self._content))
+        os.replace(self._temporary, self.path)
+
+    def _claim(self) -> None:
+        """Make the file with its content in one step. Raises FileExistsError: another run has this id."""
+        self._temporary.write_text(json.dumps(self._content))
+        try:
+            os.link(self._temporary, self.path)
+        finally:
+            self._temporary.unlink()
+
+    @property
+    def _temporary(self) -> Path:
+        return self.path.with_suffix(".tmp")
