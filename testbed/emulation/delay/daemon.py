@@ -21,7 +21,7 @@ from testbed.emulation.delay.lanes import Lanes
 from testbed.emulation.delay.protocol import Change, Failed, Inbox, Ready, Start, Stop, send
 from testbed.emulation.namespaces import enter_namespace
 
-QUEUES = 128  # pairs of hosts are spread over them: for each verdict the kernel searches a queue from its head
+QUEUES = 128  # pairs of hosts are spread over them: the kernel finds a packet by searching its queue
 MAX_PACKETS = 1 << 20  # in a queue: beyond any rate x delay; what overflows anyway is counted
 BUFFER_BYTES = 64 << 20  # what may arrive while the daemon sleeps; a limit, not an allocation
 _TICK_NS = 50_000_000
@@ -89,7 +89,7 @@ class Daemon:
     def _set_up(self, start: Start, stack: contextlib.ExitStack) -> str:
         """Sockets and rule in the bridges' namespace, which this process stays in."""
         enter_namespace(start.netns)
-        sock, rules = stack.enter_context(netfilter.open_socket()), stack.enter_context(netfilter.open_socket())
+        sock, rules = (stack.enter_context(netfilter.open_socket()) for _ in range(2))
         # While any socket asks for receive times, the kernel stamps packets, and NFQUEUE passes the stamp on.
         stamps = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         stamps.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
@@ -105,8 +105,7 @@ class Daemon:
         for number in range(QUEUES):
             netfilter.bind_queue(sock, number, MAX_PACKETS)
         stack.callback(_remove_rule, rules)
-        prefix = os.path.commonprefix([h.port for h in start.hosts]).rstrip("0123456789")
-        return netfilter.add_rule(rules, prefix, QUEUES)
+        return netfilter.add_rule(rules, start.prefix, QUEUES)
 
     def _hear(self) -> None:
         try:

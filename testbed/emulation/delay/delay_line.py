@@ -52,7 +52,8 @@ class DelayLine:
         self._layout: Layout | None = None
         self._drained = time.monotonic_ns()  # when the socket was last seen empty
         self._buffer = netfilter.verdicts(VERDICT_BATCH)
-        self._views = [memoryview(self._buffer)[:netfilter.VERDICT_BYTES * n] for n in range(VERDICT_BATCH + 1)]
+        every = memoryview(self._buffer)
+        self._views = [every[:netfilter.VERDICT_BYTES * n] for n in range(VERDICT_BATCH + 1)]
         self._count = 0  # verdicts in the buffer
         self._dues: list[int] = []  # of the packets accepted among them
         self._rest = 0

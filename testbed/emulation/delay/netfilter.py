@@ -1,8 +1,8 @@
 """The kernel's NFQUEUE, spoken to directly over netlink.
 
 Written out here, rather than through a binding of libnetfilter_queue, because a delay line lives from what
-bindings leave out: many packets read in one system call and many verdicts sent in one, no object a packet, the
-kernel's receive time of each packet, no segmentation of large packets (NFQA_CFG_F_GSO), many queues a socket.
+bindings leave out: many packets read in one system call and many verdicts sent in one, no object a packet,
+the kernel's receive time of each packet, no segmentation of large ones (NFQA_CFG_F_GSO), many queues a socket.
 
 Sources: linux/netfilter/nfnetlink_queue.h, linux/netfilter/nf_tables.h, linux/netfilter/xt_NFQUEUE.h.
 Messages are in the machine's byte order, attributes of netfilter in network order.
@@ -227,3 +227,16 @@ def remove_rule(sock: socket.socket) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
                 raise
+
+
+def has_rule(sock: socket.socket) -> bool:
+    """Whether what add_rule makes is in the socket's namespace."""
+    for family in (_BRIDGE, socket.AF_INET):
+        request = _message(_SUBSYS_NFTABLES << 8 | 1, _F_ACK, _attr(1, TABLE + b"\0"), family=family)
+        try:
+            _acknowledged(sock, request, 1)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
+                raise
+    return False

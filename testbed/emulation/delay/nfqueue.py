@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from testbed.emulation.delay import netfilter, protocol, shared_stats
 from testbed.emulation.delay.base import DelayStats, HostPort, PathDelay, SharedPort
@@ -54,6 +54,7 @@ class NfqueueBackend:
         if len(namespaces) > 1:
             raise ValueError(f"hosts' bridges are in several namespaces: {sorted(namespaces)}")
         (self._netns,) = namespaces
+        prefix = common_prefix(hosts.values(), shared.values())
         _need_linux_bridge(next(iter(hosts.values())))
         areas = {member: link.name for link in shared.values() for member in link.members}
         ours, theirs = socket.socketpair()
@@ -75,7 +76,7 @@ class NfqueueBackend:
         try:
             ours.settimeout(_START_S)
             protocol.send(ours, protocol.Start(
-                self._netns,
+                self._netns, prefix,
                 [protocol.Host(h.name, h.mac, h.bridge_port, areas.get(h.name)) for h in hosts.values()],
                 dict(delays), {link.name: link.delay_s for link in shared.values()}, seed,
             ))
@@ -112,8 +113,9 @@ class NfqueueBackend:
             raise TestbedError(f"the delay daemon does not listen: {error}") from error
 
     def stats(self) -> DelayStats:
-        if self._reader:
-            self._last = self._reader.read()
+        reader = self._reader
+        if reader:
+            self._last = reader.read()
         return self._last
 
     @property
@@ -157,6 +159,15 @@ class NfqueueBackend:
         return [f"# {self._netns}: {self.rule}; read by testbed.emulation.delay.daemon ({self.scheduler})"]
 
 
+def common_prefix(hosts: Iterable[HostPort], shared: Iterable[SharedPort]) -> str:
+    """By which the rule knows the last port on a packet's way, so that none is delayed twice."""
+    prefix = os.path.commonprefix([h.bridge_port for h in hosts]).rstrip("0123456789")
+    others = [name for s in shared for name in (s.up_interface, s.down_interface) if name.startswith(prefix)]
+    if not prefix or others:
+        raise ValueError(f"hosts' ports need a prefix of their own; {prefix!r} is also that of {others}")
+    return prefix
+
+
 def _need_linux_bridge(host: HostPort) -> None:
     """Other switches' packets don't pass netfilter's hooks, and so would not be delayed.
 
@@ -185,5 +196,5 @@ def _failure(answer: protocol.Failed) -> TestbedError:
         return CapabilityError(message, hint="run as root")
     return CapabilityError(
         message,
-        hint="the kernel needs NETFILTER_NETLINK_QUEUE and, for bridged packets, NF_TABLES with NFT_QUEUE, or "
-             "BRIDGE_NETFILTER with NFT_COMPAT: modprobe -a nfnetlink_queue nft_queue, or use netem")
+        hint="the kernel needs NETFILTER_NETLINK_QUEUE and, for bridged packets, NF_TABLES with NFT_QUEUE, "
+             "or BRIDGE_NETFILTER with NFT_COMPAT: modprobe -a nfnetlink_queue nft_queue, or use netem")

@@ -18,6 +18,7 @@ class Host(msgspec.Struct):
 
 class Start(msgspec.Struct, tag="start"):
     netns: str  # path of the namespace with the bridges
+    prefix: str  # of the names of the hosts' ports, and of no other port's
     hosts: list[Host]
     delays: dict[str, PathDelay]
     shared_delay_s: dict[str, float]
