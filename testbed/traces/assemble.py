@@ -8,9 +8,11 @@ import numpy as np
 
 from testbed import units
 from testbed.traces.links import LinkTrace
-from testbed.traces.records import FIELDS, PLAUSIBLE_BPS, PLAUSIBLE_S, SMALLEST_BPS, LinkRecords
+from testbed.traces.records import FIELDS, PLAUSIBLE_BPS, PLAUSIBLE_S, SMALLEST_BPS, LinkRecords, Rows
 
 ALIGNMENTS = ("clock", "home")
+LATE_S = 86400.0  # a home that starts later than this after the first one is worth a warning
+_STEPS = 100_000  # steps that a trace's typical step is estimated from
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Defaults:
 
 
 def assemble(records: LinkRecords, defaults: Defaults, align: str = "clock") -> dict[str, LinkTrace]:
-    """The traces in `records`, by home, in order of appearance.
+    """The traces in `records`, by home, in order of appearance. Empties `records`: nothing is held twice.
 
     align: 'clock' gives all homes of the file one time zero, the earliest sample; 'home' starts each at
     its own first sample.
@@ -33,45 +35,50 @@ def assemble(records: LinkRecords, defaults: Defaults, align: str = "clock") -> 
         InputError: no home has a usable row.
     """
     report = records.report
-    if not len(records):
+    homes = {home: rows for home, rows in records.homes.items() if len(rows.times)}
+    if not homes:
         raise report.error(f"holds no usable measurement ({report.rows} rows, {report.failed} failed tests)")
-    times = np.frombuffer(records.times, dtype=np.float64)
-    columns = {name: np.frombuffer(records.columns[name], dtype=np.float64) for name in FIELDS}
-    codes = np.frombuffer(records.codes, dtype=np.intc)
-    origin = float(times.min()) if records.absolute else min(0.0, float(times.min()))
-    if not records.absolute and origin < 0:
-        raise report.error(f"has the negative time {origin:g} s; expected times from 0 on", column="time")
-    if len(records.homes) > 1:
-        order = np.argsort(codes, kind="stable")
-        bounds = np.searchsorted(codes[order], np.arange(len(records.homes) + 1))
-        groups = [order[bounds[k]:bounds[k + 1]] for k in range(len(records.homes))]
-    else:
-        groups = [slice(None)]
+    starts = {home: float(np.frombuffer(rows.times, dtype=float).min()) for home, rows in homes.items()}
+    origin = min(starts.values())
+    if not records.absolute:
+        if origin < 0:
+            raise report.error(f"has the negative time {origin:g} s; expected times from 0 on", column="time")
+        origin = 0.0
+    late = [home for home in homes if starts[home] - origin > LATE_S]
+    if align == "clock" and late:
+        report.warn(f"{len(late)} homes start more than a day after the first one (such as {late[0]}); their "
+                    "first value is held from time 0 on (--align home starts each at its own first sample)")
     traces = {}
-    for home, rows in zip(records.homes, groups):
-        zero = origin if align == "clock" else float(times[rows].min())
-        traces[home] = _one(home, times[rows] - zero, {k: c[rows] for k, c in columns.items()},
-                            zero if records.absolute else None, records, defaults)
+    for home in list(homes):
+        rows = homes.pop(home)
+        records.homes.pop(home, None)
+        zero = origin if align == "clock" else starts[home]
+        traces[home] = _one(home, rows, zero, records, defaults)
     if align == "clock" and len(traces) > 1 and records.span_s is None:
         span = max(trace.span_s for trace in traces.values())
         traces = {home: replace(trace, span_s=span) for home, trace in traces.items()}
-    _plausibility(columns, report)
+    _plausibility(traces, report)
     return traces
 
 
-def _one(home, times, columns, start, records, defaults) -> LinkTrace:
+def _one(home: str, rows: Rows, zero: float, records: LinkRecords, defaults: Defaults) -> LinkTrace:
     report = records.report
-    backwards = int((np.diff(times) < 0).sum())
-    if backwards:
-        report.repair("rows out of time order: sorted", f"home {home}", count=backwards)
+    times = np.frombuffer(rows.times, dtype=float)
+    columns = {name: np.frombuffer(column, dtype=column.typecode) if column is not None else None
+               for name, column in rows.columns.items()}
+    if zero:
+        times = times - zero
+    backwards = times[1:] < times[:-1]
+    if backwards.any():
+        report.repair("rows out of time order: sorted", f"home {home}", count=int(backwards.sum()))
         order = np.argsort(times, kind="stable")
-        times, columns = times[order], {k: c[order] for k, c in columns.items()}
-    keep = np.append(np.diff(times) > 0, True)
-    if not keep.all():
-        report.repair("several rows at one time: the last one kept", f"home {home}", count=int((~keep).sum()))
-        times, columns = times[keep], {k: c[keep] for k, c in columns.items()}
-    columns = _filled(home, columns, report, defaults)
-    steps = np.diff(times)
+        times = times[order]
+        columns = {k: None if c is None else c[order] for k, c in columns.items()}
+    same = times[1:] == times[:-1]
+    if same.any():
+        times, columns = _combined(home, times, columns, same, records)
+    columns = _filled(home, columns, records, defaults, len(times))
+    steps = np.diff(times[:_STEPS])
     hold = records.hold_s or (float(np.median(steps)) if len(steps) else 1.0)
     if times[0] > 0:  # the clock starts before this home's first sample
         times = np.insert(times, 0, 0.0)
@@ -81,48 +88,85 @@ def _one(home, times, columns, start, records, defaults) -> LinkTrace:
         if records.span_s <= times[-1]:
             raise report.error(f"states span_s {records.span_s:g} but has a row at {times[-1]:g} s")
         span = records.span_s
+    start = zero if records.absolute else records.start_epoch_s
     return LinkTrace(home, times, **columns, span_s=span, start_epoch_s=start, source=report.path)
 
 
-def _filled(home: str, columns: dict, report, defaults: Defaults) -> dict:
-    """No NaN left: held from the last row that had the value, or by default where no row had it."""
-    out, n = {}, len(columns["rtt_s"])
-    empty = {name: bool(np.isnan(c).all()) for name, c in columns.items()}
+def _combined(home, times, columns, same, records):
+    """Rows of one time made one: of each quantity the last value."""
+    starts = np.flatnonzero(np.append(True, ~same))
+    group = np.cumsum(np.append(True, ~same)) - 1
+    conflicts = 0
+    out = {}
     for name, column in columns.items():
+        if column is None:
+            out[name] = None
+            continue
+        present = ~np.isnan(column)
+        merged = np.full(len(starts), np.nan, column.dtype)
+        merged[group[present]] = column[present]  # in order: the last one stays
+        conflicts += int(present.sum() - np.bincount(group[present], minlength=len(starts)).astype(bool).sum())
+        out[name] = merged
+    if conflicts and not records.repeats:
+        records.report.repair("several rows at one time: the last one kept", f"home {home}", count=int(same.sum()))
+    return times[starts], out
+
+
+def _filled(home: str, columns: dict, records: LinkRecords, defaults: Defaults, n: int) -> dict:
+    """No NaN left: held from the last row that had the value, or by default where no row had it."""
+    report, out = records.report, {}
+    for name, column in columns.items():
+        if column is None:
+            continue
         gaps = np.isnan(column)
-        if gaps.any() and not empty[name]:
-            filled_from = np.maximum.accumulate(np.where(gaps, -1, np.arange(n)))
-            filled_from[filled_from < 0] = int(np.argmin(gaps))
-            column = column[filled_from]
-            report.repair(f"missing {name}: held from the row before", f"home {home}", count=int(gaps.sum()))
+        if gaps.all():
+            columns[name] = None
+            continue
+        if gaps.any():
+            held = np.maximum.accumulate(np.where(gaps, -1, np.arange(n)))
+            held[held < 0] = int(np.argmin(gaps))
+            column = column[held]
+            if records.sparse:
+                report.note("rows carry different quantities: each is held until its next value")
+            else:
+                report.repair(f"missing {name}: held from the row before", f"home {home}", count=int(gaps.sum()))
         out[name] = column
-    if empty["down_bps"] and empty["up_bps"]:
-        raise report.error(f"has no rate at all for home {home}; expected download, upload or both")
-    if empty["up_bps"]:
+    if "down_bps" not in out and "up_bps" not in out:
+        raise report.error(f"has no rate for home {home}; expected download, upload or both",
+                           hint="a file of delays alone is no link trace")
+    if "up_bps" not in out:
         out["up_bps"] = out["down_bps"] * defaults.up_per_down
         report.assumed["upload"] = f"{defaults.up_per_down:g} of the download (the file has download only)"
-    if empty["down_bps"]:
+    if "down_bps" not in out:
         out["down_bps"] = out["up_bps"] / defaults.up_per_down
         report.assumed["download"] = f"{1 / defaults.up_per_down:g} times the upload (it has no download)"
     for name, value, text in (("rtt_s", defaults.rtt_s, units.duration(defaults.rtt_s)),
-                              ("jitter_s", defaults.jitter_s, units.duration(defaults.jitter_s)),
+                              ("jitter_s", defaults.jitter_s, f"{defaults.jitter_s * 1e3:g} ms"),
                               ("loss", defaults.loss, f"{defaults.loss:g}")):
-        if empty[name]:
-            out[name] = np.full(n, value)
+        if name not in out:
+            out[name] = np.broadcast_to(np.float64(value), n)  # takes no memory
             report.assumed[name.removesuffix("_s")] = text
-    return out
+    return {name: out[name] for name in FIELDS}
 
 
-def _plausibility(columns: dict, report) -> None:
+def _plausibility(traces: dict[str, LinkTrace], report) -> None:
+    """Warn of values that are possible, but likely in a wrong unit."""
     for name in ("down_bps", "up_bps"):
-        c = columns[name]
-        if (n := int((c > PLAUSIBLE_BPS).sum())):
+        high = [(int((c > PLAUSIBLE_BPS).sum()), float(c.max())) for c in _columns(traces, name)]
+        if (n := sum(count for count, _ in high)):
             report.warn(f"{name}: {n} values above {units.rate(PLAUSIBLE_BPS)}, up to "
-                        f"{units.rate(np.nanmax(c))}; are the units right?")
-        if (n := int((c < SMALLEST_BPS).sum())):
+                        f"{units.rate(max(top for _, top in high))}; are the units right?")
+        if (n := sum(int((c < SMALLEST_BPS).sum()) for c in _columns(traces, name))):
             report.warn(f"{name}: {n} values below {units.rate(SMALLEST_BPS)}; are the units right?")
     for name in ("rtt_s", "jitter_s"):
-        c = columns[name]
-        if (n := int((c > PLAUSIBLE_S).sum())):
-            report.warn(f"{name}: {n} values above {PLAUSIBLE_S:g} s, up to {np.nanmax(c):g} s; "
+        high = [(int((c > PLAUSIBLE_S).sum()), float(c.max())) for c in _columns(traces, name)]
+        if (n := sum(count for count, _ in high)):
+            report.warn(f"{name}: {n} values above {PLAUSIBLE_S:g} s, up to {max(top for _, top in high):g} s; "
                         "are the units right?")
+    for name in ("rtt_s",):
+        if (n := sum(int(((c > 0) & (c < 1e-4)).sum()) for c in _columns(traces, name))):
+            report.warn(f"{name}: {n} values below 0.1 ms; are the units right?")
+
+
+def _columns(traces: dict[str, LinkTrace], name: str):
+    return (getattr(trace, name) for trace in traces.values())

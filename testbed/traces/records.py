@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Mapping
+
+import numpy as np
 
 from testbed.traces.report import Report
 
@@ -11,38 +14,92 @@ FIELDS = ("down_bps", "up_bps", "rtt_s", "jitter_s", "loss")
 NAN = math.nan
 
 # Beyond these no home link lies: refused as a wrong unit or a broken file.
-IMPOSSIBLE_BPS = 1e13
+IMPOSSIBLE_BPS = 1e12
 IMPOSSIBLE_S = 600.0
 # Beyond these a value is kept, and a warning says so.
 PLAUSIBLE_BPS = 1.2e10
 PLAUSIBLE_S = 10.0
 SMALLEST_BPS = 1e3
 
+EXPECTED = {
+    "down_bps": "a rate above 0 and below 1 Tbit/s", "up_bps": "a rate above 0 and below 1 Tbit/s",
+    "rtt_s": "a delay of 0 to 600 s", "jitter_s": "a delay of 0 to 600 s",
+    "loss": "a share of 0 to 1 (0 to 100 %)", "time": "a finite time",
+}
+_UNITS = {"down_bps": " bit/s", "up_bps": " bit/s", "rtt_s": " s", "jitter_s": " s", "time": " s"}
+
+
+class Rows:
+    """The rows of one home in file order. A column is None until its first value."""
+
+    def __init__(self, typecode: str):
+        self.typecode = typecode
+        self.times = array("d")
+        self.columns: dict[str, array | None] = dict.fromkeys(FIELDS)
+
+    def append(self, time: float, values: tuple[float, ...]) -> None:
+        for name, value in zip(FIELDS, values):
+            column = self.columns[name]
+            if column is None:
+                if value != value:  # NaN
+                    continue
+                column = self._begin(name)
+            column.append(value)
+        self.times.append(time)
+
+    def extend(self, times: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
+        for name in FIELDS:
+            column = self.columns[name]
+            if name in columns:
+                column = self._begin(name) if column is None else column
+                column.frombytes(columns[name].astype(self.typecode).tobytes())
+            elif column is not None:
+                column.frombytes(np.full(len(times), NAN, self.typecode).tobytes())
+        self.times.frombytes(times.astype("d").tobytes())
+
+    def _begin(self, name: str) -> array:
+        column = self.columns[name] = array(self.typecode)
+        column.frombytes(np.full(len(self.times), NAN, self.typecode).tobytes())
+        return column
+
 
 class LinkRecords:
-    """Rows of a file in file order: home, time [s], and FIELDS in SI units, NaN where the file had nothing.
+    """What was read: rows by home, times [s], FIELDS in SI units, NaN where the file had nothing.
 
     zero: what a rate of 0 means in this format: 'error', 'failed' (a test that failed: the row is dropped) or
     'outage' (no throughput at that time: the rate becomes the floor).
+    sparse: rows carry some quantities each by design, so that holding the others is no repair.
+    repeats: several rows of one time are one test by design, and the last one is its result.
     labels: field -> the column's name in the file, for messages. absolute: times are Unix times.
+    compact: keep values in single precision (files of millions of rows).
+    span_s, hold_s, start_epoch_s: the trace's length, how long a last sample holds, and the Unix time of time 0,
+    where the file states them.
     """
 
     def __init__(self, report: Report, *, zero: str = "error", labels: dict[str, str] | None = None,
-                 absolute: bool = False, floor_bps: float = 8000.0):
+                 absolute: bool = False, floor_bps: float = 8000.0, sparse: bool = False,
+                 repeats: bool = False, compact: bool = False):
         self.report = report
         self.zero = zero
         self.labels = labels or {}
         self.absolute = absolute
         self.floor_bps = floor_bps
-        self.span_s: float | None = None  # where the file states it
-        self.hold_s: float | None = None  # how long the last sample holds, where the file states it
-        self.times = array("d")
-        self.columns = {name: array("d") for name in FIELDS}
-        self.homes: dict[str, int] = {}
-        self.codes = array("i")
+        self.sparse = sparse
+        self.repeats = repeats
+        self.typecode = "f" if compact else "d"
+        self.span_s: float | None = None
+        self.hold_s: float | None = None
+        self.start_epoch_s: float | None = None
+        self.homes: dict[str, Rows] = {}
 
     def __len__(self) -> int:
-        return len(self.times)
+        return sum(len(rows.times) for rows in self.homes.values())
+
+    def home(self, name: str) -> Rows:
+        rows = self.homes.get(name)
+        if rows is None:
+            rows = self.homes[name] = Rows(self.typecode)
+        return rows
 
     def add(self, line: int | None, home: str, time: float, down: float = NAN, up: float = NAN,
             rtt: float = NAN, jitter: float = NAN, loss: float = NAN) -> bool:
@@ -53,23 +110,23 @@ class LinkRecords:
         """
         self.report.rows += 1
         if not math.isfinite(time):
-            raise self._error(line, "time", time, "a finite time")
-        down, drop_down = self._rate(line, "down_bps", down)
-        up, drop_up = self._rate(line, "up_bps", up)
-        if drop_down or drop_up:
-            self.failed(line, "a rate of 0")
-            return False
-        if math.isnan(down) and math.isnan(up) and math.isnan(rtt):
+            raise self.error(line, "time", time)
+        values = [down, up, rtt, jitter, loss]
+        for i in (0, 1):
+            if values[i] == 0 or (values[i] == -1 and self.zero == "failed"):
+                if self.zero == "failed":
+                    self.failed(line, f"{self.labels.get(FIELDS[i], FIELDS[i])} is {values[i]:g}")
+                    return False
+                if self.zero == "outage":
+                    self._raised(line)
+                    values[i] = self.floor_bps
+        if all(value != value for value in values):
             self.failed(line, "no value")
             return False
-        self._delay(line, "rtt_s", rtt)
-        self._delay(line, "jitter_s", jitter)
-        if not math.isnan(loss) and not 0 <= loss <= 1:
-            raise self._error(line, "loss", loss, "a share of 0 to 1 (0 to 100 %)")
-        self.times.append(time)
-        for name, value in zip(FIELDS, (down, up, rtt, jitter, loss)):
-            self.columns[name].append(value)
-        self.codes.append(self.homes.setdefault(home, len(self.homes)))
+        for name, value in zip(FIELDS, values):
+            if value == value and not possible(name, value):
+                raise self.error(line, name, value)
+        self.home(home).append(time, tuple(values))
         return True
 
     def failed(self, line: int | None, why: str = "") -> None:
@@ -77,24 +134,29 @@ class LinkRecords:
         self.report.failed += 1
         self.report.repair("failed tests dropped", why, line)
 
-    def _rate(self, line, field, value) -> tuple[float, bool]:
-        if math.isnan(value):
-            return value, False
-        if value == 0 or (value == -1 and self.zero == "failed"):
-            if self.zero == "failed":
-                return NAN, True
-            if self.zero == "outage":
-                self.report.repair(f"no throughput: raised to the floor of {self.floor_bps / 1e3:g} kbit/s",
-                                   line=line)
-                return self.floor_bps, False
-        if not 0 < value <= IMPOSSIBLE_BPS:
-            raise self._error(line, field, value, "a rate above 0 (and below 10 Tbit/s)", "bit/s")
-        return value, False
+    def _raised(self, line) -> None:
+        self.report.repair(f"no throughput: raised to the floor of {self.floor_bps / 1e3:g} kbit/s", line=line)
 
-    def _delay(self, line, field, value) -> None:
-        if not math.isnan(value) and not 0 <= value <= IMPOSSIBLE_S:
-            raise self._error(line, field, value, "a delay of 0 to 600 s", "s")
-
-    def _error(self, line, field, value, expected, unit=""):
-        return self.report.error(f"{value:g}{' ' + unit if unit else ''}; expected {expected}", line,
+    def error(self, line, field, value):
+        """The error for an impossible value of a field."""
+        return self.report.error(f"{value:g}{_UNITS.get(field, '')}; expected {EXPECTED[field]}", line,
                                  self.labels.get(field, field))
+
+
+def possible(field: str, value: float) -> bool:
+    """Whether a link can have this value (SI units)."""
+    if field in ("down_bps", "up_bps"):
+        return 0 < value <= IMPOSSIBLE_BPS
+    if field == "loss":
+        return 0 <= value <= 1
+    return 0 <= value <= IMPOSSIBLE_S
+
+
+def all_possible(field: str, values: np.ndarray) -> bool:
+    """Whether every value is possible; NaN counts as possible."""
+    missing = np.isnan(values)
+    if field in ("down_bps", "up_bps"):
+        good = (values > 0) & (values <= IMPOSSIBLE_BPS)
+    else:
+        good = (values >= 0) & (values <= (1 if field == "loss" else IMPOSSIBLE_S))
+    return bool((good | missing).all())

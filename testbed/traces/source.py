@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import functools
 import gzip
 import io
 import lzma
@@ -16,7 +17,7 @@ from pathlib import Path
 from testbed.errors import InputError, nearest
 from testbed.traces.report import Report
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 SAMPLE = 1 << 16
 LONGEST_LINE = 64 << 20  # a longer one is no log line; JSON documents are read as a whole
 LONGEST_TEXT = 1 << 30
@@ -49,6 +50,20 @@ class Sample:
     text: str
     lines: tuple[str, ...]
     whole: bool
+
+    @functools.cached_property
+    def layout(self):
+        """The sample as a table (`table.Layout`)."""
+        from testbed.traces.table import layout
+
+        return layout(self)
+
+    @functools.cached_property
+    def json(self):
+        """The sample as JSON: the whole document, or the objects of its first lines; None when it is neither."""
+        from testbed.traces.json_text import from_sample
+
+        return from_sample(self)
 
     @property
     def suffix(self) -> str:
@@ -94,6 +109,13 @@ class Source:
             raise InputError(str(path), "is empty; expected a trace")
         lines = tuple(line for line in text.splitlines() if line.strip())
         self.sample = Sample(self.path.name, head, text, lines, whole)
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """The size of the text, estimated where the file is compressed."""
+        with self.path.open("rb") as raw:
+            packed = raw.read(6).startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04"))
+        return self.bytes * 8 if packed else self.bytes
 
     @property
     def stem(self) -> str:
@@ -171,23 +193,36 @@ class Source:
                     return
                 yield decoder.decode(piece).encode() if decoder else piece
 
-    def byte_lines(self) -> Iterator[tuple[int, bytes, bool]]:
-        """(number from 1, line without its end, whether it was ended) for every line."""
-        number, rest, end = 0, b"", b"\n"
+    def blocks(self) -> Iterator[tuple[int, bytes, bool]]:
+        """(number of its first line, whole lines with LF ends, whether the last line was ended) of each piece."""
+        number, rest, end = 1, b"", b"\n"
         if b"\n" not in self.sample.head and b"\r" in self.sample.head:
             end = b"\r"
             self.report.note("lines end in CR alone")
         for piece in self.chunks():
-            lines = (rest + piece).split(end)
-            rest = lines.pop()
-            if len(rest) > LONGEST_LINE:
-                raise self.report.error(f"is longer than {LONGEST_LINE >> 20} MiB; expected a log line",
-                                        number + 1)
-            for line in lines:
-                number += 1
-                yield number, line, True
+            if end == b"\r":
+                piece = piece.replace(b"\r", b"\n")
+            cut = piece.rfind(b"\n") + 1
+            if not cut:
+                rest += piece
+                if len(rest) > LONGEST_LINE:
+                    raise self.report.error(f"is longer than {LONGEST_LINE >> 20} MiB; expected a log line",
+                                            number)
+                continue
+            block, rest = rest + piece[:cut], piece[cut:]
+            yield number, block, True
+            number += block.count(b"\n")
         if rest:
-            yield number + 1, rest, False
+            yield number, rest, False
+
+    def byte_lines(self) -> Iterator[tuple[int, bytes, bool]]:
+        """(number from 1, line without its end, whether it was ended) for every line."""
+        for first, block, ended in self.blocks():
+            lines = block.split(b"\n")
+            if ended:
+                lines.pop()
+            for i, line in enumerate(lines):
+                yield first + i, line, ended or i < len(lines) - 1
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """(number from 1, text) for every line, without line ends; NUL bytes, odd encodings repaired."""

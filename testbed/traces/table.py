@@ -1,18 +1,23 @@
-"""Delimited text, one record a line: rows with their line numbers, past comments and repeated headers."""
+"""Delimited text, one record a line: delimiter, header, comments."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from testbed.traces.source import Source
+from testbed.traces.numbers import number, with_unit
+from testbed.traces.source import Sample
+from testbed.traces.times import is_stamp, is_time_of_day
 
-DELIMITERS = ",;\t|"
+BLANKS = "blanks"  # cells are separated by any run of blanks
+DELIMITERS = (",", ";", "\t", "|", BLANKS)
 
 
 def split(line: str, delimiter: str = ",") -> list[str]:
     """The cells of one line, without blanks around them."""
+    if delimiter == BLANKS:
+        return line.split()
     if '"' not in line:
         return [cell.strip() for cell in line.split(delimiter)]
     try:
@@ -21,45 +26,84 @@ def split(line: str, delimiter: str = ",") -> list[str]:
         return [cell.strip().strip('"') for cell in line.split(delimiter)]
 
 
-def sniff_delimiter(lines, most: int = 200) -> str:
+def sniff_delimiter(lines: Iterable[str], most: int = 200) -> str:
     """The delimiter that splits the lines into the most equal numbers of cells."""
+    kept = [line for line in lines if not line.startswith("#")][:most]
     best, found = 0.0, ","
     for delimiter in DELIMITERS:
-        counts = [len(split(line, delimiter)) for line in lines[:most] if not line.startswith("#")]
+        counts = [len(split(line, delimiter)) for line in kept]
         if not counts:
-            continue
+            break
         common = max(set(counts), key=counts.count)
-        score = (common - 1) * counts.count(common) / len(counts)
+        score = (common - 1) * (counts.count(common) / len(counts)) ** 2
+        if delimiter == BLANKS:
+            score *= 0.5  # blanks are within cells more often than between them
         if common > 1 and score > best:
             best, found = score, delimiter
     return found
 
 
-@dataclass
-class Table:
-    """A table in a file. meta: what its comment lines say as '# key: value'."""
+def is_value(cell: str) -> bool:
+    """Whether a cell holds a number, a stamp or a quantity, as the cells of a header don't."""
+    if is_stamp(cell) or is_time_of_day(cell) or with_unit(cell):
+        return True
+    try:
+        return number(cell) is not None
+    except ValueError:
+        return False
 
-    source: Source
-    delimiter: str = ","
-    header: list[str] = field(default_factory=list)
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table is laid out. header: its names, or () when it has none.
+
+    rows: the sample's rows of values. meta: what comment lines before the header say as '# key: value'.
+    commented: the header is a line that begins with '#'.
+    """
+
+    delimiter: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
     meta: dict[str, str] = field(default_factory=dict)
+    commented: bool = False
 
-    def rows(self, has_header: bool = True) -> Iterator[tuple[int, list[str]]]:
-        """(line number, cells) of every row; the header goes to `self.header`, its repetitions nowhere."""
-        report = self.source.report
-        for number, line in self.source.lines():
-            if not line.strip():
-                continue
-            if line.startswith("#"):
-                key, colon, value = line.lstrip("# ").partition(":")
-                if colon:
-                    self.meta[key.strip().lower()] = value.strip()
-                continue
-            cells = split(line, self.delimiter)
-            if has_header and not self.header:
-                self.header = cells
-                continue
-            if has_header and cells == self.header:
-                report.repair("header repeated in the middle: skipped", line=number)
-                continue
-            yield number, cells
+    @property
+    def width(self) -> int:
+        """The usual number of cells."""
+        if self.header:
+            return len(self.header)
+        counts = [len(row) for row in self.rows]
+        return max(set(counts), key=counts.count) if counts else 0
+
+
+def layout(sample: Sample) -> Layout:
+    """The layout of a sample. A first line '#a,b,c' is the header when the lines after it have as many cells."""
+    lines = list(sample.lines)
+    commented = False
+    if len(lines) > 1 and lines[0].startswith("#") and not lines[1].startswith("#"):
+        delimiter = sniff_delimiter(lines[1:])
+        names = split(lines[0].lstrip("# "), delimiter)
+        if len(names) > 1 and len(names) == len(split(lines[1], delimiter)) and looks_like_header(names):
+            commented, lines[0] = True, lines[0].lstrip("# ")
+    if not sample.whole and len(lines) > 1:
+        lines.pop()  # cut by the sample's end
+    meta = {}
+    for line in lines:
+        if line.startswith("#"):
+            key, colon, value = line.lstrip("# ").partition(":")
+            if colon:
+                meta[key.strip().lower()] = value.strip()
+    lines = [line for line in lines if not line.startswith("#")]
+    delimiter = sniff_delimiter(lines)
+    rows = [tuple(split(line, delimiter)) for line in lines]
+    header: tuple[str, ...] = ()
+    if rows and looks_like_header(rows[0]):
+        header = rows.pop(0)
+    return Layout(delimiter, header, tuple(rows), meta, commented)
+
+
+def looks_like_header(cells: Iterable[str]) -> bool:
+    """Names without values among them, most of them not empty."""
+    cells = list(cells)
+    named = [c for c in cells if any(ch.isalpha() for ch in c)]
+    return len(cells) > 1 and len(named) >= max(2, 0.6 * len(cells)) and not any(is_value(c) for c in cells)

@@ -18,12 +18,23 @@ class Options:
     """What a caller may say about a file.
 
     home: name for the only home of a file that names none (default: the file's name).
-    zone: IANA time zone of times without one (default UTC). align: see `assemble`.
+    zone: IANA time zone of times without one (default UTC). dates: 'dmy' or 'mdy' for dates such as 02/10/21.
+    map: what the columns of a table mean, as 'download=COLUMN:UNIT'. every_s: time between rows that have none.
+    bin_s: interval over which single packets become a rate. zero: 'failed', 'outage' or 'error' for rates of 0
+    in a mapped table. rule: when a device whose state is logged counts as available.
+    most: homes that are drawn from a population file. align: see `assemble`.
     floor_bps: the rate that stands for 'no throughput'. progress: (bytes read, bytes in all).
     """
 
     home: str | None = None
     zone: str | None = None
+    dates: str | None = None
+    map: tuple[str, ...] = ()
+    every_s: float | None = None
+    bin_s: float = 1.0
+    zero: str | None = None
+    rule: str | None = None
+    most: int = 10_000
     align: str = "clock"
     floor_bps: float = 8000.0
     defaults: Defaults = field(default_factory=Defaults)
@@ -36,13 +47,15 @@ class Format:
 
     kind: 'links' or 'availability'. detect: confidence of 0 to 1 that a sample is of this format.
     read: (source, options) -> LinkRecords for links, {device: Availability} for availability.
+    family: formats whose files belong together (downloads, uploads and delays of the same homes).
     """
 
     name: str
     kind: str
     title: str
     detect: Callable[[Sample], float]
-    read: Callable[[Source, Options], Any]
+    read: Callable[..., Any]
+    family: str | None = None
 
 
 @functools.cache

@@ -10,10 +10,13 @@ Every column but the time carries its unit; home may be left out when there is o
 from __future__ import annotations
 
 from testbed.traces.formats import Format, Options
+from testbed.traces.names import private
 from testbed.traces.numbers import number
-from testbed.traces.records import NAN, LinkRecords
+from testbed.traces.plan import RELATIVE, STAMP, Column, Plan, TimeColumns
+from testbed.traces.records import LinkRecords
 from testbed.traces.source import Sample, Source
-from testbed.traces.table import Table, sniff_delimiter, split
+from testbed.traces.table import Layout
+from testbed.traces.tabular import TableReader
 from testbed.traces.times import Clock
 
 _RATES = {"bps": 1.0, "kbps": 1e3, "mbps": 1e6, "gbps": 1e9}
@@ -25,83 +28,59 @@ COLUMNS: dict[str, tuple[str, float]] = {
     **{f"jitter_{u}": ("jitter_s", k) for u, k in _TIMES.items()},
     "loss": ("loss", 1.0), "loss_pct": ("loss", 1e-2),
 }
-_KEY = {"down_bps": "down", "up_bps": "up", "rtt_s": "rtt", "jitter_s": "jitter", "loss": "loss"}
+TIMES = ("time_s", "time")
 
 
 def detect(sample: Sample) -> float:
-    header = next((line for line in sample.lines if not line.startswith("#")), "")
-    names = [c.lower() for c in split(header, sniff_delimiter([header]))]
-    known = sum(name in COLUMNS or name in ("time", "time_s", "home") for name in names)
+    names = [c.lower() for c in sample.layout.header]
+    known = sum(name in COLUMNS or name in (*TIMES, "home") for name in names)
     has_rate = any(n in COLUMNS and COLUMNS[n][0] in ("down_bps", "up_bps") for n in names)
-    has_time = "time" in names or "time_s" in names
-    return 0.95 if has_rate and has_time and known >= 0.5 * len(names) else 0.0
+    return 0.99 if has_rate and any(n in TIMES for n in names) and known == len(names) else 0.0
 
 
-def read(source: Source, options: Options) -> LinkRecords:
-    report = source.report
-    table = Table(source, sniff_delimiter(source.sample.lines))
-    records = LinkRecords(report, zero="error")
-    clock = Clock(report, options.zone)
-    plan: list[tuple[int, str, float]] = []
-    at_time = at_home = -1
-    for line, cells in table.rows():
-        if not plan:
-            at_time, at_home, plan = _plan(table.header, report)
-            records.absolute = table.header[at_time].lower() == "time"
-            records.labels = {field: table.header[i] for i, field, _ in plan}
-            records.labels["time"] = table.header[at_time]
-        if len(cells) != len(table.header):
-            if len(cells) < len(table.header) and _is_last(source, line):
-                report.repair("last line cut short: dropped", line=line)
-                continue
-            raise report.error(f"has {len(cells)} cells; the header has {len(table.header)}", line)
-        values = {}
+def read(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
+    layout, report = source.sample.layout, source.report
+    plan = _plan(layout, report)
+    records = TableReader(source, options, layout, plan, records).read()
+    if "span_s" in layout.meta:
         try:
-            column = table.header[at_time]
-            time = clock.epoch(cells[at_time]) if records.absolute else number(cells[at_time])
-            if time is None:
-                raise ValueError("is empty; expected a time")
-            for i, field, factor in plan:
-                column = table.header[i]
-                value = number(cells[i])
-                values[_KEY[field]] = NAN if value is None else value * factor
-        except ValueError as error:
-            raise report.error(str(error), line, column) from None
-        home = cells[at_home] if at_home >= 0 else options.home or source.stem
-        records.add(line, home, time, **values)
-    if "span_s" in table.meta:
-        try:
-            records.span_s = number(table.meta["span_s"])
+            span = number(layout.meta["span_s"])
         except ValueError as error:
             raise report.error(f"span_s: {error}") from None
+        if span is None or not span > 0:
+            raise report.error(f"span_s: {layout.meta['span_s']!r}; expected seconds above 0")
+        records.span_s = span
+    if "start" in layout.meta and not records.absolute:
+        try:
+            records.start_epoch_s = Clock(report, options.zone).epoch(layout.meta["start"])
+        except ValueError as error:
+            raise report.error(f"start: {error}") from None
     return records
 
 
-def _plan(header: list[str], report) -> tuple[int, int, list[tuple[int, str, float]]]:
+def _plan(layout: Layout, report) -> Plan:
+    header = layout.header
     names = [name.lower() for name in header]
-    times = [i for i, name in enumerate(names) if name in ("time_s", "time")]
+    times = [i for i, name in enumerate(names) if name in TIMES]
     if len(times) != 1:
-        raise report.error(f"has the columns {', '.join(header)}; expected one named time_s or time")
-    plan, seen = [], {}
+        raise report.error(f"has the columns {', '.join(header) or '(none)'}; expected one named time_s or time")
+    columns, seen = [], {}
     for i, name in enumerate(names):
         if name in COLUMNS:
             field, factor = COLUMNS[name]
             if field in seen:
                 raise report.error(f"gives {field} twice ({seen[field]} and {header[i]})")
             seen[field] = header[i]
-            plan.append((i, field, factor))
-        elif name not in ("time", "time_s", "home"):
+            columns.append(Column(field, i, factor, header[i]))
+        elif name not in (*TIMES, "home"):
             report.note(f"column {header[i]!r} is not used")
     if "down_bps" not in seen and "up_bps" not in seen:
         raise report.error("has no rate; expected download_mbps, upload_mbps (or _bps, _kbps, _gbps)")
-    return times[0], names.index("home") if "home" in names else -1, plan
-
-
-def _is_last(source: Source, line: int) -> bool:
-    last = 0
-    for number_, _, ended in source.byte_lines():
-        last, unended = number_, not ended
-    return last == line and unended
+    homes = (names.index("home"),) if "home" in names else ()
+    used = {c.index for c in columns} | {times[0], *homes}
+    kind = RELATIVE if names[times[0]] == "time_s" else STAMP
+    return Plan(tuple(columns), TimeColumns(kind, times[0], label=header[times[0]]), homes, width=len(header),
+                zero="error", exact=True, private=tuple(private(header, used)))
 
 
 FORMATS = (Format("testbed", "links", "a testbed link table (CSV)", detect, read),)

@@ -1,82 +1,59 @@
-"""speedtest-cli (sivel/speedtest-cli): `--csv`, with or without its header. Rates are bit/s, ping is ms.
+"""speedtest-cli (sivel/speedtest-cli): `--csv` with or without its header, and `--json`. Rates are bit/s, ping ms.
 
-Columns: Server ID, Sponsor, Server Name, Timestamp, Distance, Ping, Download, Upload, and from version 2
-Share, IP Address. A failed test leaves an error message, an empty line or zeros.
+A failed test leaves an error message, an empty line or zeros.
 """
 
 from __future__ import annotations
 
 from testbed.traces.formats import Format, Options
-from testbed.traces.numbers import number
+from testbed.traces.json_records import json_records
+from testbed.traces.json_text import get, number_at
 from testbed.traces.records import LinkRecords
 from testbed.traces.source import Sample, Source
-from testbed.traces.table import Table, split
-from testbed.traces.times import Clock
+from testbed.traces.table import Layout, is_value
+from testbed.traces.table_format import TableFormat
+from testbed.traces.times import is_stamp
 
 COLUMNS = ("Server ID", "Sponsor", "Server Name", "Timestamp", "Distance", "Ping", "Download", "Upload",
            "Share", "IP Address")
-_TIME, _PING, _DOWN, _UP = 3, 5, 6, 7
 
 
-def detect(sample: Sample) -> float:
-    for line in sample.lines[:20]:
-        cells = split(line)
-        if tuple(cells) in (COLUMNS, COLUMNS[:8]):
-            return 1.0
-        if (len(cells) in (8, 10) and cells[0].isdigit() and _is_stamp(cells[_TIME])
-                and _are_numbers(cells[4:8])):
-            return 0.9
-    return 0.0
+def _unheaded(layout: Layout) -> dict[str, int] | None:
+    rows = [row for row in layout.rows if len(row) in (8, 10)]
+    good = [r for r in rows if r[0].isdigit() and is_stamp(r[3]) and all(is_value(c) for c in r[4:8])]
+    if not good or len(good) < 0.3 * len(layout.rows):
+        return None
+    return {name: i for i, name in enumerate(COLUMNS[: len(good[0])])}
 
 
-def _is_stamp(cell: str) -> bool:
-    return len(cell) >= 19 and cell[4:5] == "-" and cell[10:11] == "T"
+CSV = TableFormat(
+    "speedtest-cli-csv", "a speedtest-cli log (--csv)", needs=COLUMNS[:8],
+    columns={"down_bps": (("Download",), "bit/s"), "up_bps": (("Upload",), "bit/s"), "rtt_s": (("Ping",), "ms")},
+    time=(("Timestamp",),), unheaded=_unheaded, drops=("Sponsor", "Server Name", "Share", "IP Address"))
+
+# speedtest-cli's Python results written as a table: the same names and units as its JSON
+DICT = TableFormat(
+    "speedtest-cli-table", "speedtest-cli results as a table",
+    needs=("download", "upload", "ping", "timestamp", "bytes_sent", "bytes_received"),
+    columns=CSV.columns, time=(("timestamp",),))
 
 
-def _are_numbers(cells) -> bool:
-    try:
-        return all(number(cell) is not None for cell in cells)
-    except ValueError:
-        return False
+def detect_json(sample: Sample) -> float:
+    value = sample.json[0] if isinstance(sample.json, list) and sample.json else sample.json
+    keys = set(value) if isinstance(value, dict) else set()
+    return 1.0 if {"download", "upload", "ping", "bytes_sent", "bytes_received", "server"} <= keys \
+        and get(value, "server", "sponsor") is not None else 0.0
 
 
-def read(source: Source, options: Options) -> LinkRecords:
-    report = source.report
-    records = LinkRecords(report, zero="failed", absolute=True, labels={
-        "down_bps": "Download", "up_bps": "Upload", "rtt_s": "Ping", "time": "Timestamp"})
-    clock = Clock(report, options.zone)
-    home = options.home or source.stem
-    table = Table(source)
-    for line, cells in table.rows(has_header=False):
-        if tuple(cells[:8]) == COLUMNS[:8]:
-            if report.rows:
-                report.repair("header repeated in the middle: skipped", line=line)
-            if len(cells) > 8:
-                report.drop("IP Address", "Share")
-            continue
-        if len(cells) not in (8, 10):
-            report.rows += 1
-            records.failed(line, ",".join(cells)[:60])
-            continue
-        if len(cells) == 10:
-            report.drop("IP Address", "Share")
-        column = "Timestamp"
-        try:
-            time = clock.epoch(cells[_TIME])
-            values = []
-            for i in (_DOWN, _UP, _PING):
-                column = COLUMNS[i]
-                values.append(number(cells[i]))
-        except ValueError as error:
-            raise report.error(str(error), line, column) from None
-        down, up, ping = values
-        if down is None or up is None or ping is None:
-            report.rows += 1
-            records.failed(line, "empty value")
-            continue
-        records.add(line, home, time, down, up, ping / 1e3)
-    report.drop("Server Name", "Sponsor")
-    return records
+def read_json(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
+    def row(value, clock):
+        return (clock.epoch(str(value["timestamp"])), number_at(value, "download"), number_at(value, "upload"),
+                number_at(value, "ping"), None, None)
+
+    source.report.drop("client (address, coordinates, provider)", "server", "share")
+    return json_records(source, options, row, scale=(1.0, 1.0, 1e-3, 1e-3, 1e-2), records=records,
+                        labels={"down_bps": "download", "up_bps": "upload", "rtt_s": "ping"})
 
 
-FORMATS = (Format("speedtest-cli-csv", "links", "a speedtest-cli log (--csv)", detect, read),)
+FORMATS = (CSV.format(), DICT.format(),
+           Format("speedtest-cli-json", "links", "speedtest-cli results (--json)", detect_json, read_json))

@@ -1,0 +1,91 @@
+"""iperf3 `-J`: one rate an interval in bits_per_second, RTT in µs (sender), jitter in ms and loss in % (UDP).
+
+The direction is the client's: a plain test is an upload, `-R` a download, `--bidir` both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.traces.formats import Format, Options
+from testbed.traces.json_text import get, number_at, objects
+from testbed.traces.records import NAN, LinkRecords
+from testbed.traces.source import Sample, Source
+
+
+def detect(sample: Sample) -> float:
+    value = sample.json[0] if isinstance(sample.json, list) and sample.json else sample.json
+    if get(value, "start", "test_start") is not None or get(value, "intervals") is not None:
+        return 1.0
+    return 0.9 if get(value, "start", "connected") is not None or get(value, "event") == "interval" else 0.0
+
+
+def read(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
+    report = source.report
+    records = records or LinkRecords(report, zero="outage", absolute=True, floor_bps=options.floor_bps, sparse=True,
+                                     labels={"down_bps": "bits_per_second", "up_bps": "bits_per_second"})
+    report.drop("local_host, remote_host", "cookie", "system_info")
+    found = 0
+    for line, document in objects(source):
+        if not isinstance(document, dict):
+            raise report.error("is no iperf3 result; expected an object with 'start' and 'intervals'", line)
+        if get(document, "error") and not get(document, "intervals"):
+            report.rows += 1
+            records.failed(line, str(get(document, "error"))[:80])
+            continue
+        found += 1
+        _document(document, records, options.home or source.stem, report, line)
+    if not found and not report.failed:
+        raise report.error("holds no iperf3 result; expected an object with 'intervals'")
+    return records
+
+
+def _document(document: dict, records: LinkRecords, home: str, report, line) -> None:
+    start = get(document, "start", "timestamp", "timesecs")
+    if not isinstance(start, (int, float)) or isinstance(start, bool):
+        start = 0.0
+        records.absolute = False
+    setup = get(document, "start", "test_start")
+    reverse = bool(get(setup, "reverse"))
+    hold = get(setup, "interval")
+    intervals = get(document, "intervals")
+    if not isinstance(intervals, list):
+        raise report.error("has no list of intervals; expected the result of iperf3 -J", line)
+    for k, interval in enumerate(intervals):
+        try:
+            _interval(interval, start, reverse, records, home, line)
+        except (ValueError, TypeError) as error:
+            report.rows += 1
+            report.repair("unreadable intervals dropped", f"interval {k + 1}: {str(error)[:80]}", line)
+    if isinstance(hold, (int, float)) and hold > 0:
+        records.hold_s = float(hold)
+    if get(setup, "protocol") == "UDP" and intervals:
+        # the sender learns jitter and loss at the end alone
+        lost, jitter = (number_at(document, "end", "sum", key) for key in ("lost_percent", "jitter_ms"))
+        if lost is not None or jitter is not None:
+            report.rows -= 1  # not a row of its own
+            records.add(line, home, start + (number_at(intervals[0], "sum", "start") or 0.0),
+                        jitter=NAN if jitter is None else jitter * 1e-3, loss=NAN if lost is None else lost * 1e-2)
+
+
+def _interval(interval: Any, start: float, reverse: bool, records: LinkRecords, home: str, line) -> None:
+    total = get(interval, "sum")
+    if total is None:
+        streams = get(interval, "streams") or []
+        if not streams:
+            raise ValueError("has neither 'sum' nor 'streams'")
+        total = {**streams[0], "bits_per_second": sum(number_at(s, "bits_per_second") or 0.0 for s in streams)}
+    if get(total, "omitted"):
+        return
+    rate, at = number_at(total, "bits_per_second"), number_at(total, "start")
+    if rate is None or at is None:
+        raise ValueError("has no bits_per_second or no start")
+    back = number_at(interval, "sum_bidir_reverse", "bits_per_second")
+    rtts = [r for r in (number_at(s, "rtt") for s in get(interval, "streams") or []) if r]
+    down, up = (rate, NAN) if reverse else (NAN if back is None else back, rate)
+    jitter, loss = number_at(total, "jitter_ms"), number_at(total, "lost_percent")
+    records.add(line, home, start + at, down, up, sum(rtts) / len(rtts) * 1e-6 if rtts else NAN,
+                NAN if jitter is None else jitter * 1e-3, NAN if loss is None else loss * 1e-2)
+
+
+FORMATS = (Format("iperf3-json", "links", "iperf3 results (-J)", detect, read, family="iperf3"),)

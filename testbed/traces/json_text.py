@@ -1,0 +1,202 @@
+"""JSON in logs: one document, one object a line, or objects one after another; damage at the end is cut off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from testbed.traces.source import Sample, Source
+
+DEEPEST = 200  # levels of nesting, beyond which a document is no log
+
+
+def _constant(name: str) -> None:
+    return None  # NaN, Infinity: no value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_constant)
+
+
+def from_sample(sample: Sample) -> Any:
+    """The document, a list of the first lines' objects, or None."""
+    text = sample.text.lstrip("\ufeff \r\n\t")
+    if not text[:1] in ("{", "["):
+        return None
+    try:
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        pass
+    found, at = [], 0
+    while at < len(text) and len(found) < 50:
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        found.append(value)
+        while at < len(text) and text[at] in " \r\n\t,":
+            at += 1
+    if found:
+        return found
+    return _beginning(text) if not sample.whole else None
+
+
+def _beginning(text: str) -> Any:
+    """What a document cut by the sample's end begins with: its first complete elements, or its first keys."""
+    if text[0] == "[":
+        found, at = [], 1
+        while at < len(text) and len(found) < 50:
+            while at < len(text) and text[at] in " \r\n\t,":
+                at += 1
+            try:
+                value, at = _DECODER.raw_decode(text, at)
+            except (ValueError, RecursionError):
+                break
+            found.append(value)
+        return found or None
+    return _first_keys(text)
+
+
+def _first_keys(text: str) -> dict[str, Any] | None:
+    out: dict[str, Any] = {}
+    at = 1
+    while len(out) < 50:
+        while at < len(text) and text[at] in " \r\n\t,":
+            at += 1
+        try:
+            key, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        while at < len(text) and text[at] in " \r\n\t:":
+            at += 1
+        try:
+            out[str(key)], at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            # a value longer than the sample: the document goes on within it
+            out[str(key)] = _beginning(text[at:]) if text[at:at + 1] in ("{", "[") and text[at:] else None
+            break
+    return out or None
+
+
+def objects(source: Source) -> Iterator[tuple[int | None, Any]]:
+    """(line, value) of each top-level value; a list's elements come one by one, without lines.
+
+    Raises:
+        InputError: the file is no JSON at all.
+    """
+    report = source.report
+    sample = source.sample
+    first = next((line.strip() for line in sample.lines), "")
+    by_lines = first[:1] in ("{", "[") and _decodes(first) and len(sample.lines) > 1
+    if by_lines:
+        yield from _by_lines(source)
+        return
+    text = source.text().lstrip("\ufeff")
+    at, seen = 0, 0
+    while True:
+        while at < len(text) and text[at] in " \r\n\t,\x00":
+            at += 1
+        if at >= len(text):
+            return
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            rescued = _elements(text, at) if text[at] == "[" else []
+            if not rescued and not seen:
+                where = text.count("\n", 0, getattr(error, "pos", at)) + 1
+                raise report.error(f"is not valid JSON ({_reason(error)})", where) from None
+            report.repair("JSON damaged or cut short: read up to there", _reason(error),
+                          text.count("\n", 0, getattr(error, "pos", at)) + 1)
+            yield from ((None, v) for v in rescued)
+            return
+        seen += 1
+        if isinstance(value, list) and not _is_event(value):
+            yield from ((None, element) for element in value)
+        else:
+            yield None, value
+
+
+def _by_lines(source: Source) -> Iterator[tuple[int | None, Any]]:
+    report = source.report
+    for number, raw, ended in source.byte_lines():
+        line = source.decode(raw, number).strip()
+        if not line:
+            continue
+        try:
+            value = _DECODER.decode(line.rstrip(","))
+        except (ValueError, RecursionError) as error:
+            if not ended:
+                report.repair("last line cut short: dropped", line[:60], number)
+            else:
+                report.repair("lines that are not JSON: dropped", f"{line[:60]} ({_reason(error)})", number)
+            continue
+        if isinstance(value, list) and not _is_event(value):
+            yield from ((number, element) for element in value)
+        else:
+            yield number, value
+
+
+def _is_event(value: list) -> bool:
+    """[time, kind, …]: a record in itself."""
+    return len(value) >= 2 and isinstance(value[0], (int, float)) and isinstance(value[1], str)
+
+
+def _elements(text: str, at: int) -> list[Any]:
+    """The complete elements of a list that is cut short."""
+    found, at = [], at + 1
+    while at < len(text):
+        while at < len(text) and text[at] in " \r\n\t,":
+            at += 1
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        found.append(value)
+    return found
+
+
+def _decodes(line: str) -> bool:
+    try:
+        _DECODER.decode(line.rstrip(","))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error).split(": line")[0]
+
+
+def get(value: Any, *path: str) -> Any:
+    """value[path[0]][path[1]]…, or None where something is missing. Keys compare without regard to case."""
+    for key in path:
+        if not isinstance(value, dict):
+            return None
+        if key in value:
+            value = value[key]
+            continue
+        value = next((v for k, v in value.items() if k.lower() == key.lower()), None)
+    return value
+
+
+def number_at(value: Any, *path: str) -> float | None:
+    """The number there, also when it is written as text; None when there is none.
+
+    Raises:
+        ValueError: something else is there.
+    """
+    from testbed.traces.numbers import number
+
+    found = get(value, *path)
+    if found is None or isinstance(found, (dict, list)):
+        return None
+    if isinstance(found, bool):
+        raise ValueError(f"{'.'.join(path)} is {found}; expected a number")
+    if isinstance(found, (int, float)):
+        if isinstance(found, int) and abs(found) > 1e300:
+            raise ValueError(f"{'.'.join(path)} is beyond all bounds")
+        return float(found)
+    try:
+        return number(str(found))
+    except ValueError as error:
+        raise ValueError(f"{'.'.join(path)}: {error}") from None

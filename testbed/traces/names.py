@@ -1,0 +1,94 @@
+"""What the columns of a table mean, from their names: 'Download (Mbit/s)', 'downlink_Mbps', 'ping', 'Uhrzeit'."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from testbed.traces import units_of
+
+_FIELDS = {
+    "time": ("timestamp", "datetime", "date time", "date/time", "time", "t", "ts", "dtime", "when", "datetimestart",
+             "timestamp start", "timestamp_start", "start time", "starttime", "time s", "time ms", "epoch", "unix",
+             "unixtime", "date", "day", "test date", "messzeitpunkt", "datum", "fecha", "zeitstempel", "test time",
+             "testtime", "created at", "measured at", "local time", "utc"),
+    "clock": ("time", "uhrzeit", "hour", "time of day", "hora", "clock"),
+    "down_bps": ("download", "dl", "down", "downlink", "downstream", "download speed", "download rate",
+                 "download bandwidth", "speedtest dl", "dl bitrate", "down speed", "downspeed", "downloadspeed",
+                 "downlink speed", "avg d", "descarga", "throughput down", "rx", "download throughput"),
+    "up_bps": ("upload", "ul", "up", "uplink", "upstream", "upload speed", "upload rate", "upload bandwidth",
+               "speedtest ul", "ul bitrate", "up speed", "upspeed", "uploadspeed", "uplink speed", "avg u", "subida",
+               "throughput up", "tx", "upload throughput"),
+    "rtt_s": ("ping", "latency", "rtt", "idle latency", "laufzeit", "pingavg", "ping avg", "rtt avg", "avg rtt",
+              "round trip", "round trip time", "ping time", "avg lat", "latencia", "delay", "min rtt", "minrtt"),
+    "jitter_s": ("jitter", "idle jitter", "ping jitter", "jitter avg"),
+    "loss": ("loss", "packet loss", "packetloss", "pktloss", "lost", "ping loss", "pingloss", "loss rate",
+             "packet loss rate"),
+    "home": ("home", "home id", "unit id", "unit", "house", "household", "device", "device id", "client id", "node",
+             "install", "user", "user id", "site", "probe", "probe id", "prb id", "line", "host", "hostname"),
+}
+_PRIVATE = re.compile(
+    r"(?:^|[ _])(?:ip|ips|ipv4|ipv6|address|addr|isp|isprv|ipext|iphost|share|url|link|latitude|longitude|lat|lon|lng"
+    r"|long|ssid|bssid|mac|imei|imsi|location|ue location|city|state|zip|postcode|email|sponsor|server name|host"
+    r"|carrier|operatorname|cellid|provider|test id|testid|quadkey|tile|geo)(?:$|[ _])|(?:ip|url|ssid|mac)$")
+_UNIT_AT_END = re.compile(r"[(\[]\s*([^)\]]+?)\s*[)\]]\s*\Z|\s+in\s+(\S+)\s*\Z|[\s_]([A-Za-zµ%/]+)\Z")
+
+
+@dataclass(frozen=True)
+class Named:
+    """One recognised column. unit: as written in the header, or None."""
+
+    field: str
+    index: int
+    unit: str | None
+    name: str
+
+
+def recognise(header: tuple[str, ...]) -> list[Named]:
+    """The columns of a header whose names are known; of several for one quantity, the one that names its unit."""
+    found: dict[str, Named] = {}
+    for index, name in enumerate(header):
+        named = _one(index, name)
+        if named is None:
+            continue
+        known = found.get(named.field)
+        if named.field == "time" and known is not None and _plain(name) == "time":
+            found.setdefault("clock", Named("clock", index, None, name))
+        elif known is None or (known.unit is None and named.unit is not None):
+            found[named.field] = named
+    return list(found.values())
+
+
+def private(header: tuple[str, ...], used: set[int]) -> list[str]:
+    """The names of columns that hold personal or identifying data."""
+    return [name for i, name in enumerate(header) if i not in used and _PRIVATE.search(_words(name))]
+
+
+def _one(index: int, name: str) -> Named | None:
+    plain = _words(name)
+    for field, names in _FIELDS.items():
+        if plain in names and field != "clock":
+            return Named(field, index, None, name)
+    if plain == "uhrzeit":
+        return Named("clock", index, None, name)
+    match = _UNIT_AT_END.search(name.strip())
+    if not match:
+        return None
+    unit = match[1] or match[2] or match[3]
+    stem = _words(name.strip()[: match.start()])
+    for field, names in _FIELDS.items():
+        if stem in names and field in units_of.FACTORS and units_of.factor(field, unit) is not None:
+            return Named(field, index, unit, name)
+        if stem in names and field == "time" and units_of.time_factor(unit) is not None:
+            return Named(field, index, unit, name)
+    return None
+
+
+def _words(name: str) -> str:
+    """Lower case, words apart: 'Download_Speed' and 'downloadSpeed' -> 'download speed'."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.strip().strip("\"'"))
+    return " ".join(re.sub(r"[_\-.]+", " ", spaced).lower().split())
+
+
+def _plain(name: str) -> str:
+    return _words(name)
