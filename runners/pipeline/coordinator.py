@@ -148,7 +148,7 @@ class Coordinator:
             if len(self.ready) == len(self.stages):
                 self.ledger.ready()
         elif kind == p.STUCK and self.running is not None and meta["epoch"] == self.epoch:
-            text = f"{name} misses {meta['missing']} of {meta['what']} from {meta['peer']}: the step starts again"
+            text = f"{name} misses {meta['missing']} of {meta['what']} from {meta['peer']}: again"
             self.node.record("warning", text=text)
             await self._gather()
         elif kind == p.PAUSED and self.running is not None and meta["epoch"] == self.epoch:
@@ -158,7 +158,7 @@ class Coordinator:
     async def _paused(self) -> None:
         """When every stage has finished the step after which training pauses: on to the next epoch."""
         if self.running is not None and self.pause_at == self.ledger.committed < self.steps:
-            self.ledger.lost("join", self.pausing, self.node.now(), 0.0)
+            self.ledger.paused_for(self.pausing)
             await self._gather()
 
     def _take_holdings(self, name: str, meta: dict[str, Any]) -> None:

@@ -42,6 +42,7 @@ class Ledger:
         self._begun: Counter[int] = Counter()
         self._recorded: set[int] = set()
         self._open: list[Recovery] = []
+        self._at_rest = False
         self._first = 0  # version that the present epoch started from
         self.committed = 0
         self.epoch = 0
@@ -51,7 +52,8 @@ class Ledger:
         """A new epoch starts from `state`."""
         self._settle(state)
         if self.epoch:
-            self._begun.update(range(self._first, self.committed + 1))
+            self._begun.update(range(self._first, self.committed + (0 if self._at_rest else 1)))
+        self._at_rest = False
         for recovery in self._open:
             recovery.lost_steps = max(recovery.lost_steps, recovery.step - state.version)
             recovery.restored = None
@@ -79,6 +81,11 @@ class Ledger:
         for recovery in self._open:
             recovery.restored = self._node.now()
         self._close()
+
+    def paused_for(self, peer: str) -> None:
+        """Training rests between two steps so that `peer` can join."""
+        self._at_rest = True
+        self.lost("join", peer, self._node.now(), 0.0)
 
     def lost(self, kind: str, peer: str, at_s: float, detection_s: float) -> None:
         """Open a recovery."""

@@ -173,7 +173,7 @@ class Planner:
         return InputError(
             f"device {worker.name!r}, memory",
             f"its stage needs {needed:,} bytes ({size(needed)}), but it has {int(worker.memory_bytes):,} "
-            f"bytes ({size(worker.memory_bytes)}): stage {tight + 1} of {stages} ({names}), in the best split",
+            f"bytes ({size(worker.memory_bytes)}): stage {tight + 1} of {stages} ({names}) of the best split",
             hint="try more micro_batches, options recompute: true or local_copies: false, or more devices",
         )  # fmt: skip
 

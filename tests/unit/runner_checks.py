@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict, deque
+from contextlib import contextmanager
 from functools import lru_cache, partial
 
 import torch
@@ -38,9 +39,21 @@ def cluster(
     )
 
 
+@contextmanager
+def one_thread():
+    """Tiny tensors are faster on one thread, above all when tests share the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @lru_cache(maxsize=64)
 def _oracle(model: ModelSpec, batch: int, steps: int, seed: int) -> tuple[float, ...]:
-    return tuple(reference.train(model, TrainingSpec(batch=batch, steps=steps, seed=seed)))
+    with one_thread():
+        return tuple(reference.train(model, TrainingSpec(batch=batch, steps=steps, seed=seed)))
 
 
 def oracle(model: ModelSpec, training: TrainingSpec) -> tuple[float, ...]:
@@ -51,8 +64,8 @@ def oracle(model: ModelSpec, training: TrainingSpec) -> tuple[float, ...]:
 class FaultEngine(LocalEngine):
     """LocalEngine for many short absences.
 
-    A device that was only cut off or frozen comes back in the same process, so with the same runner object; and
-    messages keep their order also when some of them were held back while a link was cut.
+    A device that was only cut off or frozen comes back in the same process, so with the same runner object;
+    and messages keep their order also when some of them were held back while a link was cut.
     """
 
     def __init__(self, *args, **settings):
@@ -86,14 +99,10 @@ class FaultEngine(LocalEngine):
                     super()._arrive(*arrival)
 
 
-def run(engine: LocalEngine, threads: int = 1) -> list[dict]:
+def run(engine: LocalEngine) -> list[dict]:
     """The events of a run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with one_thread():
         return asyncio.run(engine.run())
-    finally:
-        torch.set_num_threads(before)
 
 
 def of(events: list[dict], event: str, /, **fields) -> list[dict]:

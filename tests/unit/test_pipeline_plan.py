@@ -1,0 +1,169 @@
+"""The plan: what it says, and which settings it refuses."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from runner_checks import MODEL, cluster, job
+
+from runners.costs import layer_costs
+from runners.pipeline import PipelineRunner
+from runners.pipeline.options import PipelineOptions, parse_options
+from runners.pipeline.planner import Assignment, Planner
+from testbed.cluster import OptimizerSpec
+from testbed.errors import InputError
+
+
+def plan(devices=4, model=MODEL, home=None, **options):
+    return PipelineRunner().plan(cluster(devices, **(home or {})), model, job(**options))
+
+
+def refused(match, where=None, **kwargs):
+    with pytest.raises(InputError, match=match) as error:
+        plan(**kwargs)
+    if where:
+        assert error.value.where == where
+    return error.value
+
+
+def test_the_plan_is_json_and_reads_back():
+    made = plan(stages=3)
+    data = json.loads(json.dumps(made.data))
+    assert data == made.data | {"assignment": data["assignment"]}
+    again = Assignment.from_data(data["assignment"])
+    assert [s.device for s in again.stages] == ["home0", "home1", "home2"]
+    assert again.as_data()["step_time_s"] == made.predicted["step_time_s"]
+    assert data["spares"] == ["home3"]
+
+
+def test_stages_cover_the_layers_once():
+    stages = plan(stages=4).data["assignment"]["stages"]
+    assert [s["first"] for s in stages] == [0, *(s["end"] for s in stages[:-1])]
+    assert stages[-1]["end"] == MODEL.layers + 2
+    assert sum(s["parameters"] for s in stages) == sum(c.parameters for c in layer_costs(MODEL))
+    assert stages[-1]["output_bytes"] == 0
+
+
+def test_auto_takes_as_many_stages_as_pay():
+    assert len(plan(home={"flops": 1e6, "up": 1e9, "down": 1e9}).data["assignment"]["stages"]) == 4
+    assert len(plan(home={"flops": 1e12, "up": 1e5, "down": 1e5}).data["assignment"]["stages"]) == 1
+
+
+def test_predictions_are_consistent():
+    made = plan(stages=3, home={"flops": 2e7})
+    assert made.predicted["step_time_s"] >= 4 * made.predicted["bottleneck_s"] * (1 - 1e-9)
+    assert 0 < made.predicted["bubble_fraction"] < 1
+    assert made.predicted["samples_per_s"] == pytest.approx(8 / made.predicted["step_time_s"])
+    slower = plan(stages=3, home={"flops": 2e7, "up": 1e5})
+    assert slower.predicted["step_time_s"] > made.predicted["step_time_s"]
+
+
+def test_memory_grows_with_micro_batches_in_flight_and_falls_with_recomputation():
+    def needed(from_end=4, **options):
+        training = job(micro_batches=8, **options)
+        return Planner(MODEL, training, parse_options(training.options)).memory_bytes(0, 3, from_end)
+
+    assert needed(schedule="gpipe") > needed(schedule="1f1b") > needed(1, schedule="1f1b")
+    assert needed(schedule="gpipe") == needed(1, schedule="gpipe")
+    assert needed(recompute=True) < needed()
+    assert needed(local_copies=False) < needed()
+    assert needed(checkpoint_every=0, local_copies=False) < needed(local_copies=False)
+
+
+def test_memory_of_a_stage_by_hand():
+    training = job(batch=8, micro_batches=4, schedule="1f1b")
+    planner = Planner(MODEL, training, parse_options(training.options))
+    embedding, block = layer_costs(MODEL)[:2]
+    parameters = embedding.parameters + block.parameters
+    fixed = parameters * (4 + 12 * (1 + 3))  # gradient; the live state and three kept ones
+    passing = embedding.activation_bytes + block.activation_bytes + block.output_bytes
+    # three stages from the end hold three micro-batches of two samples; and one gradient that came early
+    assert planner.memory_bytes(0, 2, 3) == fixed + 2 * (
+        3 * passing + block.working_bytes + block.output_bytes
+    )
+
+
+def test_a_device_too_small_is_named_with_bytes():
+    error = refused(r"needs [\d,]+ bytes .* has 300,000 bytes", devices=3, stages=3, home={"memory": 300_000})
+    assert error.where.startswith("device 'home")
+    assert "recompute" in error.hint
+
+
+def test_memory_decides_the_cut():
+    even = plan(2, stages=2)
+    room = max(even.data["memory_bytes"].values()) - 1
+    homes = cluster(2)
+    small = replace(homes, devices=(replace(homes.devices[0], memory_bytes=room // 2), homes.devices[1]))
+    made = PipelineRunner().plan(small, MODEL, job(stages=2))
+    assert made.data["memory_bytes"]["home0"] <= room // 2
+    stages = made.data["assignment"]["stages"]
+    assert stages[0]["end"] - stages[0]["first"] < stages[1]["end"] - stages[1]["first"]
+
+
+def test_the_server_must_hold_the_checkpoints():
+    homes = cluster(2)
+    small = replace(homes, server=replace(homes.server, memory_bytes=1000))
+    with pytest.raises(InputError, match="two checkpoints need") as error:
+        PipelineRunner().plan(small, MODEL, job())
+    assert error.value.where == "device 'server', memory"
+    PipelineRunner().plan(small, MODEL, job(checkpoint_every=0))
+
+
+@pytest.mark.parametrize(("kwargs", "match", "where"), [
+    ({"stages": 9, "devices": 10}, r"only 8 layers .*expected at most 8", "training.options.stages"),
+    ({"stages": 5}, r"5 stages, but only 4 devices", "training.options.stages"),
+    ({"devices": 0}, "no devices", "cluster"),
+    ({"batch": 3, "micro_batches": 4}, "expected at most 3", "training.micro_batches"),
+    ({"steps": 0}, "0; expected 1 or more", "training.steps"),
+    ({"model": replace(MODEL, heads=5)}, "do not divide d_model = 32", "model.heads"),
+    ({"model": replace(MODEL, layers=0)}, "0; expected 1 or more", "model.layers"),
+    ({"model": replace(MODEL, vocabulary=100)}, "100; expected 256 or more", "model.vocabulary"),
+])  # fmt: skip
+def test_impossible_jobs(kwargs, match, where):
+    refused(match, where, **kwargs)
+
+
+def test_unknown_optimizer():
+    training = replace(job(), optimizer=OptimizerSpec(name="adam"))
+    with pytest.raises(InputError, match="unknown optimizer 'adam'") as error:
+        PipelineRunner().plan(cluster(2), MODEL, training)
+    assert "adamw" in error.value.hint
+
+
+@pytest.mark.parametrize(("options", "where", "expected", "hint"), [
+    ({"shedule": "gpipe"}, "training.options.shedule", "unknown option", "'schedule'"),
+    ({"schedule": "g-pipe"}, "training.options.schedule", "'g-pipe'; expected one of: 1f1b, gp", "'gpipe'"),
+    ({"schedule": 1}, "training.options.schedule", "1; expected one of", None),
+    ({"recovery": "waits"}, "training.options.recovery", "expected one of: replan, wait", "'wait'"),
+    ({"wire": "fp16"}, "training.options.wire", "expected one of: fp32, bf16", "'bf16'"),
+    ({"stages": 0}, "training.options.stages", "0; expected a number of stages", None),
+    ({"stages": "audo"}, "training.options.stages", "'audo'; expected a number of stages", "'auto'"),
+    ({"stages": True}, "training.options.stages", "True; expected a number of stages", None),
+    ({"stages": 2.0}, "training.options.stages", "2.0; expected a number of stages", None),
+    ({"checkpoint_every": -1}, "training.options.checkpoint_every", "-1; expected a number of steps", None),
+    ({"checkpoint_every": "5"}, "training.options.checkpoint_every", "'5'; expected a number of steps", None),
+    ({"recompute": "yes"}, "training.options.recompute", "'yes'; expected true or false", None),
+    ({"local_copies": 1}, "training.options.local_copies", "1; expected true or false", None),
+])  # fmt: skip
+def test_bad_options(options, where, expected, hint):
+    with pytest.raises(InputError) as error:
+        PipelineRunner.check_options(options)
+    assert error.value.where == where
+    assert expected in error.value.message
+    assert (error.value.hint is None) == (hint is None)
+    if hint:
+        assert hint in error.value.hint
+
+
+def test_good_options():
+    given = {"schedule": "gpipe", "recovery": "wait", "checkpoint_every": 0, "stages": 3, "recompute": True,
+             "wire": "bf16", "local_copies": False}  # fmt: skip
+    assert parse_options(given) == PipelineOptions(**given)
+    assert parse_options({}) == PipelineOptions()
+    assert PipelineRunner.check_options({"stages": "auto"}) is None
+
+
+def test_the_entry_point_gives_this_runner():
+    from testbed.runtime.registry import load_runner
+
+    assert isinstance(load_runner("pipeline"), PipelineRunner)
