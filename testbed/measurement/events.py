@@ -131,7 +131,7 @@ def select(events: pd.DataFrame, kind: str) -> pd.DataFrame:
         events = frame([])
     rows = events[events["event"] == kind]
     fields = [*COMMON, *FIELDS.get(kind, ())]
-    others = _KNOWN if kind in FIELDS else fields  # fields of other kinds are left out, unless the kind is new
+    others = _KNOWN if kind in FIELDS else fields  # fields of other kinds are left out, unless it is new
     extra = [c for c in rows.columns if c not in others and rows[c].notna().any()] if len(rows) else []
     missing = [c for c in fields if c not in rows.columns]
     rows = rows.reindex(columns=[*fields, *extra])

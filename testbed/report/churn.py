@@ -10,7 +10,7 @@ from testbed.measurement.steps import recoveries
 
 COLUMNS = (
     "node", "mode", "cause", "leave_s", "return_s", "detected_after_s", "recovery", "restored_s",
-    "recovery_s", "extra_s", "lost_steps", "step",
+    "recovery_s", "extra_s", "lost_steps", "step", "taken_in_s",
 )  # fmt: skip
 
 
@@ -32,47 +32,49 @@ def absences(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def churn_table(events: pd.DataFrame) -> pd.DataFrame:
-    """Absences with what followed from them, in time order; recoveries without an absence have no leave_s.
+    """Absences with what followed, in time order; recoveries without an absence have no leave_s.
 
-    detected_after_s: from the departure to the server's detector giving up on the device.
+    detected_after_s: from the departure to the server's detector giving up on the device. taken_in_s: how long
+    training took to take the device in again, where the runner does so (recovery kind 'join').
     """
     away, back = absences(events), recoveries(events)
     members = select(events, "member")
     left = members[(members["kind"] == "left") & (members["node"] == "server")]
-    used: set[int] = set()
+    joins = back[back["kind"] == "join"]
+    failures = back[back["kind"] != "join"]
     rows = []
     for gone in away.itertuples():
-        row = dict.fromkeys(COLUMNS, None) | gone._asdict()
-        until = gone.return_s if np.isfinite(gone.return_s) else np.inf
+        row = {"_at": gone.leave_s if np.isfinite(gone.leave_s) else gone.return_s} | gone._asdict()
+        later = away[(away["node"] == gone.node) & (away["leave_s"] > row["_at"])]["leave_s"]
+        until = (
+            later.min() if len(later) else np.inf
+        )  # what comes after its next departure belongs to that one
         if np.isfinite(gone.leave_s):
-            seen = left[(left["peer"] == gone.node) & (left["t"] >= gone.leave_s)]
-            following = away[(away["node"] == gone.node) & (away["leave_s"] > gone.leave_s)]["leave_s"].min()
-            before = min(following, np.inf) if np.isfinite(following) else np.inf
-            seen = seen[seen["t"] <= before]
-            if len(seen):
-                row["detected_after_s"] = seen["t"].iloc[0] - gone.leave_s
-            hit = back[(back["peer"] == gone.node) & (back["start_s"].between(gone.leave_s, before))]
-            hit = hit[~hit.index.isin(used)]
-            if len(hit):
-                used.add(hit.index[0])
-                row |= _recovery(hit.iloc[0])
-        row["return_s"] = gone.return_s if np.isfinite(until) else np.nan
+            found = _first(left[left["peer"] == gone.node], "t", gone.leave_s, until)
+            if found is not None:
+                row["detected_after_s"] = found["t"] - gone.leave_s
+            failure = _first(failures[failures["peer"] == gone.node], "start_s", gone.leave_s, until)
+            if failure is not None:
+                row |= _recovery(failure)
+                failures = failures.drop(index=failure.name)
+        if np.isfinite(gone.return_s):
+            join = _first(joins[joins["peer"] == gone.node], "start_s", gone.return_s, until)
+            row["taken_in_s"] = None if join is None else join["recovery_s"]
         rows.append(row)
-    for i, other in back.iterrows():
-        if i not in used:
-            row = dict.fromkeys(COLUMNS, None) | {
-                "node": other["peer"],
-                "detected_after_s": other["detection_s"],
-            }
-            rows.append(row | _recovery(other) | {"_at": other["start_s"]})
-    rows.sort(key=lambda r: r.get("_at") or (r["leave_s"] if _known(r["leave_s"]) else r["return_s"]) or 0.0)
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    for _, other in failures.iterrows():
+        row = {"_at": other["start_s"], "node": other["peer"], "detected_after_s": other["detection_s"]}
+        rows.append(row | _recovery(other))
+    rows.sort(key=lambda r: r["_at"])
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(object)
+    table = table.where(table.notna(), None)
     numbers = [c for c in COLUMNS if c.endswith("_s") or c in ("lost_steps", "step")]
     return table.astype(dict.fromkeys(numbers, float))
 
 
-def _known(value) -> bool:
-    return value is not None and np.isfinite(value)
+def _first(rows: pd.DataFrame, column: str, start: float, end: float) -> pd.Series | None:
+    """The first row with start <= column < end."""
+    hit = rows[(rows[column] >= start) & (rows[column] < end)]
+    return hit.iloc[0] if len(hit) else None
 
 
 def _recovery(row: pd.Series) -> dict:

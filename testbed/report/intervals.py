@@ -89,14 +89,21 @@ def fit(intervals: pd.DataFrame, duration_s: float, most: int = 12_000) -> tuple
 
 
 def shares(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
-    """Seconds that each device spent in each state, overlaps counted once: index node, a column a state."""
-    merged = merge(device_intervals(events, end_s))
-    if not len(merged):
+    """Seconds that each device spent in each state, overlaps counted once: index node, a column a state.
+
+    A device that computes does not wait, though a message is being waited for at the same time.
+    """
+    own = device_intervals(events, end_s)
+    if not len(own):
         return pd.DataFrame(columns=list(STATES), dtype=float)
+    both = own[own["state"].isin(["compute", "wait"])]
+    merged = pd.concat([merge(own[own["state"] != "wait"]), merge(both.assign(state="wait"))])
     seconds = (
         (merged["end"] - merged["start"])
         .groupby([merged["node"], merged["state"]])
         .sum()
         .unstack(fill_value=0.0)
     )
-    return seconds.reindex(columns=list(STATES), fill_value=0.0)
+    seconds = seconds.reindex(columns=list(STATES), fill_value=0.0)
+    seconds["wait"] -= seconds["compute"]
+    return seconds

@@ -151,7 +151,8 @@ def _sections(data: RunData) -> Iterator[Section]:
             "Who was away when. <em>Detected after</em>: from the departure to the failure detector's "
             "decision. <em>State in place after</em> and <em>back after</em>: from then to when each "
             "device had its state again, and to when training was back where it had been. <em>Cost</em>: all "
-            "that the interrupted step took beyond the median step.",
+            "that the interrupted step took beyond the median step. <em>Taken in after</em>: from the "
+            "detector's seeing the device again to its taking part.",
             tables.churn(data),
         )
     if len(data.intervals):

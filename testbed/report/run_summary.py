@@ -29,7 +29,7 @@ class RunSummary:
     goodput_fraction: samples that counted, of all that were trained.
     bytes_up, bytes_down: message bytes by device (server: its egress and ingress).
     recovery_s: from detection to the moment at which training is back where it was; detection_s comes before
-    it.
+    it. join_s: how long training took to take in devices that came (back), where the runner says so.
     """
 
     path: str
@@ -63,6 +63,7 @@ class RunSummary:
     detection_s: list[float] = field(default_factory=list)
     recovery_s: list[float] = field(default_factory=list)
     recovery_extra_s: list[float] = field(default_factory=list)
+    join_s: list[float] = field(default_factory=list)
     bytes_up: dict[str, float] = field(default_factory=dict)
     bytes_down: dict[str, float] = field(default_factory=dict)
 
@@ -124,6 +125,7 @@ def summarize(run_dir: str | Path | RunFolder, events: pd.DataFrame | None = Non
     elapsed = counted["end_s"].max() - done["start_s"].min() if len(counted) else 0.0
     per_s = counted["samples"].sum() / elapsed if elapsed > 0 else None
     back = recoveries(events)
+    failures, joins = back[back["kind"] != "join"], back[back["kind"] == "join"]
     up, down = message_bytes(events)
     away = absences(events)
     devices = {d.get("name") for d in (plan.get("cluster") or {}).get("devices", [])} - {None}
@@ -159,9 +161,10 @@ def summarize(run_dir: str | Path | RunFolder, events: pd.DataFrame | None = Non
         first_loss=float(counted["loss"].iloc[0]) if len(counted) else None,
         final_loss=float(counted["loss"].iloc[-1]) if len(counted) else None,
         departures=int(away["leave_s"].notna().sum()),
-        detection_s=_floats(back["detection_s"]),
-        recovery_s=_floats(back["recovery_s"]),
-        recovery_extra_s=_floats(back["extra_s"]),
+        detection_s=_floats(failures["detection_s"]),
+        recovery_s=_floats(failures["recovery_s"]),
+        recovery_extra_s=_floats(failures["extra_s"]),
+        join_s=_floats(joins["recovery_s"]),
         bytes_up=up,
         bytes_down=down,
     )

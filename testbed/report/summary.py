@@ -54,6 +54,10 @@ def rows(s: RunSummary) -> list[tuple[str, str, str]]:
                 f"the step beyond the median step{_spread(s.recovery_extra_s)}",
             ),
         ]
+    if s.join_s:
+        shown.append(
+            ("Taking devices in", text.seconds(_median(s.join_s)), f"when one returns{_spread(s.join_s)}")
+        )
     shown += [
         ("Sent per device", text.size(up), f"mean of {len(devices)}"),
         ("Received per device", text.size(down), ""),
@@ -88,7 +92,7 @@ def _interval(s: RunSummary) -> str:
 def render_verdict(s: RunSummary) -> RenderableType:
     """The verdict as a panel; INVALID as loud as an error."""
     if s.verdict == "VALID":
-        body = Text("\n".join(["the emulation did what was set", *s.notes]))
+        body = Text("\n".join(s.notes or ["the emulation did what was set"]))
         return Panel(body, title="[bold]VALID[/]", title_align="left", border_style="green")
     if not s.reasons:
         return Panel(

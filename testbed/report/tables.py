@@ -47,7 +47,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], marks: Mapping[int
 def churn(data: RunData) -> str:
     """Absences, and what followed from each."""
     head = ["device", "how", "left at", "detected after", "recovery", "state in place after", "back after",
-            "steps redone", "cost", "returned at"]  # fmt: skip
+            "steps redone", "cost", "returned at", "taken in after"]  # fmt: skip
     return table(head, [_absence(r) for _, r in data.churn.iterrows()])
 
 
@@ -64,6 +64,7 @@ def _absence(r: pd.Series) -> list[str]:
         text.number(r["lost_steps"]),
         text.seconds(r["extra_s"]),
         _at(r["return_s"]),
+        text.seconds(r["taken_in_s"]),
     ]
 
 
@@ -203,7 +204,8 @@ def measured_compute_s(data: RunData) -> dict[str, float]:
 
 def plan(data: RunData) -> str:
     """The runner's plan: what it predicted against what was measured, and its data as tables."""
-    out = [f"<p>{escape(note)}</p>" for note in data.plan.get("notes") or []]
+    notes = "".join(f"<li>{escape(note)}</li>" for note in data.plan.get("notes") or [])
+    out = [f"<ul>{notes}</ul>"] if notes else []
     predicted = data.plan.get("predicted") or {}
     measured = {"step_time_s": data.summary.step_time_median_s}
     if predicted:

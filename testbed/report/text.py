@@ -47,7 +47,10 @@ def speed(value: float | None) -> str:
 
 
 def percent(value: float | None, digits: int = 3) -> str:
-    return DASH if missing(value) else f"{100 * value:.{digits}g} %"
+    if missing(value):
+        return DASH
+    shown = f"{100 * value:.{digits}g}"
+    return f"{100 * value:.0f} %" if "e+" in shown else f"{shown} %"
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -56,6 +59,8 @@ def number(value: float | None, digits: int = 4) -> str:
         return DASH
     if isinstance(value, float) and math.isinf(value):
         return "∞" if value > 0 else "−∞"
+    if 1000 <= abs(value) < 1e15:  # rounded to `digits`, but without an exponent
+        value = float(f"{value:.{max(digits, 4)}g}") if not float(value).is_integer() else value
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}".replace(",", "\u2009")
     return f"{value:.{digits}g}"

@@ -10,8 +10,9 @@ import pytest
 from synthetic_run import Synthetic, write_run
 
 from testbed.errors import InputError
+from testbed.measurement.events import frame
 from testbed.measurement.run_folder import RunFolder
-from testbed.report import build_report, gantt, intervals, page, pngs, series, tables, text
+from testbed.report import build_report, churn, gantt, intervals, page, pngs, series, tables, text
 from testbed.report.run_data import load
 
 SMALL = Synthetic(homes=3, steps=9, micro_batches=3, churn=((11.0, 1, 6.0),), checkpoint_every=3)
@@ -373,3 +374,66 @@ def test_churn_is_joined_with_what_followed(good):
     assert row["return_s"] - row["leave_s"] == pytest.approx(6.0)
     assert row["recovery_s"] >= row["restored_s"] > 0
     assert row["extra_s"] > row["recovery_s"]
+
+
+def _churned(t, action, node="h1"):
+    return {
+        "t": t,
+        "node": node,
+        "event": "churn",
+        "action": action,
+        "mode": "kill",
+        "cause": "trace",
+        "late": 0.0,
+    }
+
+
+def _recovery(kind, start, end, peer="h1", detected=1.0):
+    return {
+        "t": end,
+        "node": "server",
+        "event": "recovery",
+        "kind": kind,
+        "peer": peer,
+        "detected": detected,
+        "start": start,
+        "restored": start + 0.5,
+        "end": end,
+        "step": 3,
+        "lost_steps": 1,
+    }
+
+
+def test_each_absence_gets_its_own_recovery_and_its_own_join():
+    events = [
+        _churned(1.0, "leave"),
+        _recovery("replan", 3.0, 4.0),
+        _churned(5.0, "return"),
+        _recovery("join", 6.0, 6.25),
+        _churned(11.0, "leave"),
+        _recovery("wait", 12.0, 14.0),
+        _churned(13.0, "return"),
+        _recovery("replan", 8.0, 9.0, peer="h2"),
+    ]
+    table = churn.churn_table(frame(events))
+    assert table["node"].tolist() == ["h1", "h2", "h1"]
+    assert table["recovery"].tolist() == ["replan", "replan", "wait"]
+    assert table["recovery_s"].tolist() == [1.0, 1.0, 2.0]
+    assert table["taken_in_s"].tolist()[0] == 0.25
+    assert table["taken_in_s"].isna().tolist() == [False, True, True]
+    assert table["mode"].tolist() == ["kill", None, "kill"]  # h2 was never away: the detector was wrong
+
+
+def test_a_join_is_no_failure(tmp_path):
+    extra = [_churned(5.0, "return"), _recovery("join", 6.0, 6.5, detected=0.0)]
+    shown = load(write_run(tmp_path, SMALL, keep=lambda e: False, extra=extra)).summary
+    assert (shown.detection_s, shown.recovery_s, shown.join_s) == ([], [], [0.5])
+
+
+def test_who_computes_does_not_wait(tmp_path):
+    extra = [
+        {"t": 4.0, "node": "h1", "event": "wait", "start": 0.0, "end": 4.0, "tag": "control"},
+        {"t": 3.0, "node": "h1", "event": "compute", "start": 1.0, "end": 3.0, "label": "F"},
+    ]
+    shares = load(write_run(tmp_path, SMALL, keep=lambda e: False, extra=extra)).shares
+    assert shares.loc["h1", ["compute", "wait"]].tolist() == [2.0, 2.0]
