@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 
 from testbed import units
 from testbed.measurement.checks import Check, Context, judged, unmeasured
@@ -14,13 +15,19 @@ from testbed.measurement.rates import WIRE_PER_GOODPUT, highest_setting, rate_wi
 PROBED = ("rate_down", "rate_up", "rtt")
 
 
+def _probes(c: Context, *quantities: str) -> pd.DataFrame:
+    """Probes of these quantities that brought an answer, where there is something to compare it to."""
+    probes = select(c.events, "probe")
+    usable = np.isfinite(probes["measured"]) & np.isfinite(probes["set"]) & (probes["set"] > 0)
+    return probes[usable & probes["quantity"].isin(quantities)]
+
+
 def probes_present(c: Context) -> Check:
     """Every home's link was probed in both directions and for its RTT."""
-    title = "Links without a probe"
+    title = "Links without a measurement"
     links = select(c.events, "link")
     links = sorted(set(links[links["role"].fillna("home") == "home"]["node"].dropna()) - {"server"})
-    probes = select(c.events, "probe")
-    probes = probes[probes["measured"].notna()]
+    probes = _probes(c, *PROBED)
     have = set(zip(probes["node"], probes["quantity"]))
     missing = {n: [q for q in PROBED if (n, q) not in have] for n in links}
     missing = {n: q for n, q in missing.items() if q}
@@ -29,17 +36,14 @@ def probes_present(c: Context) -> Check:
     text = f"{len(links)} links, each in both directions and for its RTT"
     if missing:
         worst = next(iter(missing))
-        text = (
-            f"{len(missing)} of {len(links)} links lack a probe: {worst} has no {', '.join(missing[worst])}"
-        )
+        what = ", ".join(missing[worst])
+        text = f"{len(missing)} of {len(links)} links gave no answer or were not asked: {worst}, {what}"
     return judged("probes", title, len(missing), 0, "links", text, next(iter(missing), ""), 0.0)
 
 
 def rate_error(c: Context) -> list[Check]:
     """Probed against set rate: mean and worst over links and directions."""
-    probes = select(c.events, "probe")
-    probes = probes[probes["quantity"].isin(["rate_up", "rate_down"]) & (probes["set"] > 0)]
-    probes = probes[probes["measured"].notna()]
+    probes = _probes(c, "rate_up", "rate_down")
     mean, worst = "Probed rate, mean error", "Probed rate, worst error"
     if not len(probes):
         no = "no rate was probed"
@@ -81,8 +85,7 @@ def rate_error(c: Context) -> list[Check]:
 def rtt_error(c: Context) -> Check:
     """Probed median RTT against the set; where jitter makes medians scatter, 3 standard errors more."""
     title = "Probed RTT, worst error"
-    probes = select(c.events, "probe")
-    probes = probes[(probes["quantity"] == "rtt") & probes["measured"].notna() & probes["set"].notna()]
+    probes = _probes(c, "rtt")
     if not len(probes):
         return unmeasured("rtt_error", title, c.limits.rtt_error_s, "s", "no RTT was probed")
     jitter = select(c.events, "link").groupby("node")["jitter_s"].first()

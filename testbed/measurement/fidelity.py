@@ -55,7 +55,7 @@ class Verdict:
             return "VALID"
         if not self.reasons:
             return "UNVERIFIED"
-        return "INVALID: not measured" if any(r.measured is None for r in self.reasons) else "INVALID"
+        return "INVALID: not measured" if all(r.measured is None for r in self.reasons) else "INVALID"
 
     @property
     def invalid_since_s(self) -> float | None:

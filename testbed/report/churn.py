@@ -34,8 +34,8 @@ def absences(events: pd.DataFrame) -> pd.DataFrame:
 def churn_table(events: pd.DataFrame) -> pd.DataFrame:
     """Absences with what followed, in time order; recoveries without an absence have no leave_s.
 
-    detected_after_s: from the departure to the server's detector giving up on the device. taken_in_s: how long
-    training took to take the device in again, where the runner does so (recovery kind 'join').
+    detected_after_s: from the departure to the server's detector giving up on the device. taken_in_s: how
+    long training took to take the device in again, where the runner does so (recovery kind 'join').
     """
     away, back = absences(events), recoveries(events)
     members = select(events, "member")

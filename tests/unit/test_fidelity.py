@@ -292,6 +292,14 @@ def test_probes_switched_off_on_purpose_is_said_and_never_called_valid(manifest)
     assert [r.name for r in broken.reasons] == ["cpu"]
 
 
+def test_a_link_that_gave_no_answer_is_a_failure_with_a_number():
+    lost = _setting("probe", "measured", float("inf"), lambda e: e["node"] == "h2" and e["quantity"] == "rtt")
+    verdict = _judge(lost)
+    assert verdict.label == "INVALID"
+    assert [(r.name, r.measured) for r in verdict.reasons] == [("probes", 1)]
+    assert "h2, rtt" in verdict.reasons[0].text
+
+
 def test_the_server_and_shared_links_need_no_probe_of_their_own():
     shared = {"t": 0.0, "node": "street", "event": "link", "role": "shared", "up_bps": 1e8, "down_bps": 1e8}
     assert _judge(extra=[shared]).valid
