@@ -249,9 +249,10 @@ class RunCgroups:
         v1 = {c: path / self._path for c, path in self.mounts.v1.items()}
         v2 = self._v2_root() if len(v1) < len(CONTROLLERS) else None
         roots = [*dict.fromkeys(v1.values()), *([v2] if v2 else [])]
-        hosts = {
-            n: HostCgroup({c: r / _safe(n) for c, r in v1.items()}, v2 / _safe(n) if v2 else None) for n in names
-        }
+        hosts = {}
+        for name in names:
+            directories = {controller: root / _safe(name) for controller, root in v1.items()}
+            hosts[name] = HostCgroup(directories, v2 / _safe(name) if v2 else None)
         self._record([*map(str, roots), *(str(d) for h in hosts.values() for d in h.directories)])
         for root in roots:
             root.mkdir(parents=True, exist_ok=True)

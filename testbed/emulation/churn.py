@@ -1,4 +1,4 @@
-"""Devices leave and come back, as their availability traces say or by hand: their links and their processes."""
+"""Devices leave and come back, as their availability traces say or by hand: their links and processes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Workers(Protocol):
 
 
 class ChurnController:
-    """Toggles devices at their times, in a thread; `leave` and `come_back` toggle by hand. Records `churn` events.
+    """Toggles devices at their times, in a thread; `leave` and `come_back` toggle by hand. Records `churn`.
 
-    Whatever the mode, the link is cut before anything happens to the worker, so that no connection is closed in
-    an orderly way: others learn of the loss from silence, as they do when a computer is unplugged.
+    Whatever the mode, the link is cut before anything happens to the worker, so that no connection is closed
+    in an orderly way: others learn of the loss from silence, as they do when a computer is unplugged.
 
     * `kill`: the process dies, memory is lost; on return a new one starts.
     * `suspend`: the process is frozen (a sleeping computer answers nothing); on return it goes on.
@@ -112,7 +112,7 @@ class ChurnController:
             return True
 
     def come_back(self, device: str, *, due_s: float | None = None) -> bool:
-        """The device is there again; one that was killed, or never there, starts anew. False when it was there."""
+        """The device is there again; one killed, or never there, starts anew. False when it was there."""
         with self._lock:
             if device not in self._away:
                 return False

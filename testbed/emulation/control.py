@@ -19,8 +19,6 @@ def plain(value: Any) -> Any:
     """What NumPy and torch scalars and arrays hold, as JSON-like values."""
     if callable(getattr(value, "tolist", None)):
         return value.tolist()
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
     raise TypeError(f"{type(value).__name__} is not JSON-like")
 
 

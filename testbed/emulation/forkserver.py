@@ -1,8 +1,8 @@
 """The parent of all workers: imports torch and the runner once, then forks a worker in milliseconds.
 
-A forked worker shares the parent's memory until it writes to it. So all that workers would import later is
-imported here: a throw-away child trains a tiny model and reports which modules that pulled in. It also has
-to be so because a worker, once it is an unprivileged user, may not be able to read the installation.
+A forked worker shares the parent's memory until it writes to it, so all that workers would import later is
+imported here. It also has to be so because a worker, once it is an unprivileged user, may not be able to
+read the installation.
 
 Runs as `python -m testbed.emulation.forkserver FD`; talks with the engine over the Unix socket FD. When that
 socket
@@ -15,7 +15,6 @@ import array
 import ctypes
 import gc
 import importlib
-import json
 import os
 import pwd
 import select
@@ -70,53 +69,31 @@ def load_runner(name: str) -> Callable[[], Runner]:
 
 
 def preload() -> None:
-    """Import what training a model imports late, so that workers share it and need not be able to read it."""
-    before = set(sys.modules)
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(read)
-            _train_a_little()
-            names = [n for n in sys.modules if n not in before]
-            with os.fdopen(write, "w") as f:
-                json.dump(names, f)
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as f:
-        text = f.read()
-    os.waitpid(pid, 0)
-    for name in json.loads(text or "[]"):
-        try:
-            importlib.import_module(name)
-        except Exception:  # some modules exist only as attributes of others, or refuse on this platform
-            continue
+    """Use what training a model uses, so that torch imports here what it imports late.
 
-
-def _train_a_little() -> None:
-    import asyncio
-
+    All but a backward pass: after one, torch refuses to compute gradients in forked children.
+    """
     import torch
 
     import testbed.emulation.worker  # noqa: F401
 
-    asyncio.run(asyncio.sleep(0))
+    torch.set_num_threads(1)
     model = torch.nn.Sequential(
         torch.nn.Embedding(8, 8), torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True),
         torch.nn.LayerNorm(8), torch.nn.Linear(8, 8),
     )  # fmt: skip
     parameters = list(model.parameters())
-    optimizers = [torch.optim.AdamW(parameters), torch.optim.SGD(parameters, 0.1, momentum=0.9)]
     logits = model(torch.zeros(1, 4, dtype=torch.long))
-    torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.zeros(4, dtype=torch.long)).backward()
-    for optimizer in optimizers:
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.zeros(4, dtype=torch.long))
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    for optimizer in (torch.optim.AdamW(parameters), torch.optim.SGD(parameters, 0.1, momentum=0.9)):
         optimizer.step()
         optimizer.state_dict()
     model.state_dict()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-    torch.testing.assert_close(torch.ones(1), torch.ones(1))
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        raise RuntimeError(f"{threads} threads after the imports: forked children would inherit their locks")
 
 
 class _ForkServer:
@@ -129,11 +106,6 @@ class _ForkServer:
         try:
             self._runner = load_runner(hello["runner"])
             self._plan = msgspec.msgpack.decode(hello["plan"], type=Plan)
-            import torch
-
-            torch.set_num_threads(1)
-            import testbed.emulation.worker  # noqa: F401
-
             preload()
         except BaseException as error:
             traceback.print_exc()

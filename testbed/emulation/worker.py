@@ -8,6 +8,7 @@ import os
 import socket
 import time
 import traceback
+import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -199,7 +200,10 @@ class Worker:
                 self._stopped.set_result(None)
 
     def _failed(self, error: BaseException) -> None:
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None and _is_here(trace):
+            trace = trace.tb_next  # the runner's own part is what matters
+        text = "".join(traceback.format_exception(type(error), error, trace))
         print(text, flush=True)
         summary = f"{type(error).__name__}: {error}"
         self._reporter.message({"kind": "failed", "error": summary, "traceback": text})
@@ -314,3 +318,7 @@ class Worker:
         node.receive(header, frames)
         if node.mailbox.behind() and not self._is_server:
             self._membership.hurry()
+
+
+def _is_here(trace: types.TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename == __file__

@@ -376,7 +376,7 @@ class WorkerPool:
             control.send(worker.socket, message)
 
     def _signal(self, worker: _Worker, signum: int) -> None:
-        """To the process group, which a worker leads. It is not known to have ended, so the pid is its own."""
+        """To the process group, which a worker leads. It isn't reaped yet, so the pid is its own."""
         if worker.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(worker.pid, signum)
@@ -413,6 +413,8 @@ class WorkerPool:
                     if not self._read(self._socket, key.data, self._from_forkserver):
                         self._selector.unregister(self._socket)
                         with self._changed:
+                            for worker in self._workers.values():  # the kernel ended them with their parent
+                                worker.exited = True
                             self._end(Outcome(False, f"the fork server ended; see {self._log_of_forkserver}"))
                 else:
                     worker: _Worker = key.data
