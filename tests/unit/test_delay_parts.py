@@ -53,10 +53,12 @@ def test_a_message_of_another_shape_is_noticed():
     assert parse(bytes(without_physical)).out == 2  # the output interface, for want of the bridge's port
 
 
-def test_without_a_time_there_is_no_layout_and_no_time():
+def test_without_a_time_no_message_fits_the_layout():
     short = bytearray(MESSAGE[:80])
     struct.pack_into("=I", short, 0, 80)
-    assert Layout(bytes(short).ljust(SLOT, b"\0")).struct is None
+    layout = Layout(bytes(short).ljust(SLOT, b"\0"))
+    assert len(next(layout.struct.iter_unpack(MESSAGE.ljust(SLOT, b"\0")))) == 9
+    assert layout.headers == ()
     assert parse(bytes(short))[4:] == (0, 0)
 
 

@@ -88,29 +88,19 @@ class DelayLine:
         count = self._reader.read(self._fd)
         if not count:
             return
+        self.packets += count
         slots = self._reader.slots[:count * SLOT]
         if self._layout is None:
             self._layout = Layout(slots)
-        if self._layout.struct:
-            self._usual(slots, now)
-        else:
-            for at in range(0, len(slots), SLOT):
-                self._one(slots[at:at + SLOT], now, time.time_ns() - now)
-        self.packets += count
-        if count < READ_BATCH:
-            self._drained = now
-
-    def _usual(self, slots: memoryview, now: int) -> None:
-        """The same as `_one` for each slot, at a third of its time."""
-        gap, drained = time.time_ns() - now, self._drained
-        by_port, heap, headers = self._by_port, self._heap, self._layout.headers
-        for index, fields in enumerate(self._layout.struct.iter_unpack(slots)):
+        layout, headers = self._layout.struct, self._layout.headers
+        gap, drained = time.time_ns() - time.monotonic_ns(), self._drained
+        by_port, heap = self._by_port, self._heap
+        for index, fields in enumerate(layout.iter_unpack(slots)):
             queue, packet_id, out_header, out, mac_header, mac, time_header, seconds, micros = fields
             if (out_header, mac_header, time_header) != headers:
-                self._one(slots[index * SLOT:(index + 1) * SLOT], now, gap)
-                continue
-            arrived = seconds * 1_000_000_000 + micros * 1000 - gap
-            if not drained <= arrived <= now:
+                queue, packet_id, out, mac, seconds, micros = parse(slots[index * SLOT:(index + 1) * SLOT])
+            arrived = seconds * 1_000_000_000 + micros * 1000 - gap if seconds else now
+            if not drained <= arrived <= now:  # the clock was set; or the time is not of this queue's arrival
                 arrived = drained if arrived < drained else now
             lanes = by_port.get(out)
             lane = lanes.get(mac) if lanes else None
@@ -129,17 +119,8 @@ class DelayLine:
                 waiting.append((due, key))
             else:  # it overtakes
                 heapq.heappush(heap, (due, next(self._order), lane, key))
-
-    def _one(self, slot: memoryview, now: int, gap: int) -> None:
-        queue, packet_id, out, mac, seconds, micros = parse(slot)
-        arrived = seconds * 1_000_000_000 + micros * 1000 - gap if seconds else now
-        lane = self._by_port.get(out, {}).get(mac) or self._new_lane(out, mac)
-        due = lane.due(min(max(arrived, self._drained), now))
-        if due == LOST:
-            self._verdict(queue, netfilter.DROP, packet_id)
-            return
-        # An entry of its own in the heap is right for any packet: lanes release in the order of due times.
-        heapq.heappush(self._heap, (due, next(self._order), lane, packet_id << _MIX | queue))
+        if count < READ_BATCH:
+            self._drained = now
 
     def _new_lane(self, out: int, mac: bytes) -> Lane:
         lane = self._lanes.lane(self._macs.get(mac, ""), self._ports.get(out, ""))

@@ -2,7 +2,7 @@
 
 Written out here, rather than through a binding of libnetfilter_queue, because a delay line lives from what
 bindings leave out: many packets read in one system call and many verdicts sent in one, no object a packet,
-the kernel's receive time of each packet, no segmentation of large ones (NFQA_CFG_F_GSO), many queues a socket.
+the kernel's receive time of each, no segmentation of large ones (NFQA_CFG_F_GSO), many queues a socket.
 
 Sources: linux/netfilter/nfnetlink_queue.h, linux/netfilter/nf_tables.h, linux/netfilter/xt_NFQUEUE.h.
 Messages are in the machine's byte order, attributes of netfilter in network order.
@@ -142,7 +142,7 @@ def _physdev_out(prefix: bytes) -> bytes:
     """iptables' `-m physdev --physdev-out PREFIX+`."""
     out = prefix.ljust(16, b"\0") + (b"\xff" * len(prefix)).ljust(16, b"\0")
     return _expression(b"match", _attr(1, b"physdev\0"), _attr(2, _be32(0)),
-                       _attr(3, bytes(32) + out + struct.pack("=BB6x", 0, 0x04)))
+                       _attr(3, bytes(32) + out + struct.pack("=BB6x", 0, 0x02)))
 
 
 def _native_queue(queues: int) -> bytes:

@@ -48,22 +48,19 @@ class Layout:
 
     `struct` reads a whole slot: queue, packet id, header of the output interface, interface, header of the
     address, address, header of the time, seconds, microseconds. A message is of this layout if the three
-    headers equal `headers`. There is none (`struct` is None) when the sample lacks one of the fields.
+    headers equal `headers`; if the sample lacks one of the fields, none is, and each needs `parse`.
     """
 
     def __init__(self, sample: bytes | memoryview):
         at = netfilter.attributes(sample)
         out = netfilter.A_PHYSOUTDEV if netfilter.A_PHYSOUTDEV in at else netfilter.A_OUTDEV
         fields = ((out, 4, "I"), (netfilter.A_HWADDR, 12, "4x6s2x"), (netfilter.A_TIMESTAMP, 16, "QQ"))
-        self.headers = tuple(_header(kind, length) for kind, length, _ in fields)
-        self.struct: struct.Struct | None = None
-        if any(kind not in at for kind, _, _ in fields):
-            return
+        self.headers: tuple[int, ...] = tuple(_header(kind, length) for kind, length, _ in fields)
         text, end = ">18xH4xI", 28
         for kind, length, form in fields:
-            gap = at[kind] - 4 - end
-            if gap < 0:
-                return
+            gap = at.get(kind, 0) - 4 - end
+            if gap < 0:  # it is missing, or not where it should be
+                self.headers, gap = (), 0
             text += f"{gap}xI{form}"
-            end = at[kind] + length
+            end += gap + 4 + length
         self.struct = struct.Struct(f"{text}{SLOT - end}x")
