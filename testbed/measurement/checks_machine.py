@@ -52,7 +52,7 @@ def delay_lag(c: Context) -> list[Check]:
             "Packets released late, p99 of a second",
             c.limits.delay_lag_p99_s,
             0.95,
-            "exceeded in at most 5 % of the seconds",
+            "without the worst 5 % of the seconds",
         ),
         _per_second(
             c,
@@ -84,7 +84,7 @@ def sched_delay(c: Context) -> Check:
         "Late wake-ups, worst of a second",
         c.limits.sched_delay_s,
         0.95,
-        "exceeded in at most 5 % of the seconds",
+        "without the worst 5 % of the seconds",
     )
 
 

@@ -97,7 +97,7 @@ def shares(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
     if not len(own):
         return pd.DataFrame(columns=list(STATES), dtype=float)
     both = own[own["state"].isin(["compute", "wait"])]
-    merged = pd.concat([merge(own[own["state"] != "wait"]), merge(both.assign(state="wait"))])
+    merged = merge(pd.concat([own[own["state"] != "wait"], both.assign(state="wait")]))
     seconds = (
         (merged["end"] - merged["start"])
         .groupby([merged["node"], merged["state"]])

@@ -204,7 +204,12 @@ def _sections(data: RunData) -> Iterator[Section]:
 
 def plot(figure: go.Figure) -> str:
     """A figure as a div that the page's one copy of plotly draws, as wide as the page."""
-    config = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
+    config = {
+        "displaylogo": False,
+        "responsive": True,
+        # "Share chart" would upload the figure's data: nothing of a report leaves the reader's computer
+        "modeBarButtonsToRemove": ["sendChartToCloud", "lasso2d", "select2d"],
+    }
     height = figure.layout.height
     inner = figure.to_html(full_html=False, include_plotlyjs=False, config=config, default_width="100%")
     return f'<div class="plot" style="height:{height}px">{inner}</div>'

@@ -27,7 +27,7 @@ __all__ = [
 def rows(s: RunSummary) -> list[tuple[str, str, str]]:
     """What to show of a run, in order: name, value, and a remark (may be empty)."""
     asked = f" of {s.steps_asked}" if s.steps_asked else ""
-    redone = f"{s.steps_redone} more were redone after rollbacks" if s.steps_redone else ""
+    redone = f"{s.steps_redone} more were lost in rollbacks" if s.steps_redone else ""
     devices = {n for n in (*s.bytes_up, *s.bytes_down) if n != "server"}
     per_device = max(len(devices), 1)
     up = sum(b for n, b in s.bytes_up.items() if n != "server") / per_device

@@ -30,7 +30,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], marks: Mapping[int
     cells = cells[:_MOST_ROWS]
     numeric = [i > 0 and all(row[i].startswith(_NUMBER_STARTS) for row in cells) for i in range(len(head))]
     style = [' class="n"' if n else "" for n in numeric]
-    out = ['<div class="scroll"><table><thead><tr>']
+    out = [f'<div class="scroll{" long" if len(cells) > 30 else ""}"><table><thead><tr>']
     out += [f"<th{style[i]}>{escape(h)}</th>" for i, h in enumerate(head)]
     out.append("</tr></thead><tbody>")
     for r, row in enumerate(cells):
@@ -183,7 +183,9 @@ def fidelity(data: RunData) -> str:
     for i, c in enumerate(data.verdict.checks):
         sign = {True: "✓ ok", False: "✗ failed", None: "not measured"}[c.ok]
         bound = "at least " if c.name == "host_coverage" else ""
-        where = c.text + (f" (first at {c.at_s:.1f} s)" if c.at_s is not None else "")
+        where = c.text + (
+            "" if c.at_s is None else f" (first at {c.at_s:.1f} s)" if c.at_s > 0 else " (from the start)"
+        )
         rows.append([c.title, shown(c.measured, c.unit), bound + shown(c.threshold, c.unit), sign, where])
         marks[i] = {True: "ok", False: "bad", None: "dim"}[c.ok]
     return table(head, rows, marks)
@@ -226,11 +228,8 @@ def plan(data: RunData) -> str:
     nested = {
         k: v for k, v in content.items() if k not in tables and isinstance(v, (dict, list)) and _long(v)
     }
-    scalars = [
-        [text.titled(k), text.quantity(k, v)]
-        for k, v in content.items()
-        if k not in tables and k not in nested
-    ]
+    others = {k: v for k, v in content.items() if k not in tables and k not in nested and k not in predicted}
+    scalars = [[text.titled(k), text.quantity(k, v)] for k, v in others.items()]
     if scalars:
         out.append(table(["setting", "value"], scalars))
     micro_batches = (data.plan.get("training") or {}).get("micro_batches")

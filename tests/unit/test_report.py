@@ -107,6 +107,7 @@ def test_it_opens_offline(good):
     loaded = [a for _, a in shown.tags for key in ("src", "href") if a.get(key, "#")[0] != "#"]
     assert loaded == []
     assert html.count("plotly.js v") == 1
+    assert html.count('"modeBarButtonsToRemove": ["sendChartToCloud"', html.index("</head>")) == 7  # no upload
     assert len(html) < 7e6
 
 
@@ -269,7 +270,7 @@ def test_repeated_attempts_are_shown_apart(good, tmp_path):
     redone = data.steps[~data.steps["counts"]]
     assert len(redone) > 0
     assert "lost in a rollback" in html
-    assert f"{len(redone)} more were redone" in str(shown)
+    assert f"{len(redone)} more were lost in rollbacks" in str(shown)
 
 
 def _busy_run(tmp_path, count):
