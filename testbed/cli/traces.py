@@ -51,14 +51,31 @@ def generate() -> None:
 
 
 @generate.command("links")
-@click.option("--preset", "presets", multiple=True, default=("mixed",), show_default=True,
-              metavar="NAME[=HOMES]", help="dsl, fttc, cable, fibre, lte, satellite or mixed; repeatable.")
-@click.option("--homes", type=click.IntRange(1), default=12, show_default=True,
-              help="Homes of each preset that is given without a number.")
+@click.option(
+    "--preset",
+    "presets",
+    multiple=True,
+    default=("mixed",),
+    show_default=True,
+    metavar="NAME[=HOMES]",
+    help="dsl, fttc, cable, fibre, lte, satellite or mixed; repeatable.",
+)
+@click.option(
+    "--homes",
+    type=click.IntRange(1),
+    default=12,
+    show_default=True,
+    help="Homes of each preset that is given without a number.",
+)
 @click.option("--duration", type=Quantity("duration"), default="24h", show_default=True)
 @click.option("--step", type=Quantity("duration"), default="15min", show_default=True)
-@click.option("--start-hour", type=click.FloatRange(0, 24, max_open=True), default=0.0, show_default=True,
-              help="Time of day at which the traces begin.")
+@click.option(
+    "--start-hour",
+    type=click.FloatRange(0, 24, max_open=True),
+    default=0.0,
+    show_default=True,
+    help="Time of day at which the traces begin.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True)
 @click.option("--out", default="-", show_default=True, help="File to write; - for standard output.")
 def generate_links_command(presets, homes, duration, step, start_hour, seed, out) -> None:
@@ -71,8 +88,9 @@ def generate_links_command(presets, homes, duration, step, start_hour, seed, out
     from testbed.traces.write import write_links
 
     if step > duration:
-        raise InputError("--step", f"{units.duration(step)}; expected at most the duration of "
-                                   f"{units.duration(duration)}")
+        raise InputError(
+            "--step", f"{units.duration(step)}; expected at most the duration of {units.duration(duration)}"
+        )
     counts: dict[str, int] = {}
     for text in presets:
         name, equals, number = text.partition("=")
@@ -87,8 +105,9 @@ def generate_links_command(presets, homes, duration, step, start_hour, seed, out
 
 
 @generate.command("availability")
-@click.option("--preset", required=True, metavar="NAME",
-              help="evening, overnight-idle, office, flaky or two-leave.")
+@click.option(
+    "--preset", required=True, metavar="NAME", help="evening, overnight-idle, office, flaky or two-leave."
+)
 @click.option("--devices", type=click.IntRange(1), default=12, show_default=True)
 @click.option("--days", type=click.IntRange(1, 3660), default=1, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True)

@@ -12,6 +12,7 @@ from testbed.traces.records import FIELDS, PLAUSIBLE_BPS, PLAUSIBLE_S, SMALLEST_
 
 ALIGNMENTS = ("clock", "home")
 LATE_S = 86400.0  # a home that starts later than this after the first one is worth a warning
+LONE_HOLD_S = 86400.0  # a single measurement stands for a day
 _STEPS = 100_000  # steps that a trace's typical step is estimated from
 
 
@@ -46,14 +47,21 @@ def assemble(records: LinkRecords, defaults: Defaults, align: str = "clock") -> 
         origin = 0.0
     late = [home for home in homes if starts[home] - origin > LATE_S]
     if align == "clock" and late:
-        report.warn(f"{len(late)} homes start more than a day after the first one (such as {late[0]}); their "
-                    "first value is held from time 0 on (--align home starts each at its own first sample)")
-    traces = {}
+        report.warn(
+            f"{len(late)} homes start more than a day after the first one (such as {late[0]}); their "
+            "first value is held from time 0 on (--align home starts each at its own first sample)"
+        )
+    traces, total = {}, len(homes)
+    missing: dict[str, int] = {}
     for home in list(homes):
         rows = homes.pop(home)
         records.homes.pop(home, None)
         zero = origin if align == "clock" else starts[home]
-        traces[home] = _one(home, rows, zero, records, defaults)
+        traces[home] = _one(home, rows, zero, records, defaults, missing)
+    for quantity, count in missing.items():
+        report.assumed[quantity] = _assumption(quantity, defaults) + (
+            "" if count == total else f" (for {count} of {total} homes)"
+        )
     if align == "clock" and len(traces) > 1 and records.span_s is None:
         span = max(trace.span_s for trace in traces.values())
         traces = {home: replace(trace, span_s=span) for home, trace in traces.items()}
@@ -61,25 +69,40 @@ def assemble(records: LinkRecords, defaults: Defaults, align: str = "clock") -> 
     return traces
 
 
-def _one(home: str, rows: Rows, zero: float, records: LinkRecords, defaults: Defaults) -> LinkTrace:
+def _assumption(quantity: str, defaults: Defaults) -> str:
+    return {
+        "upload": f"{defaults.up_per_down:g} of the download (there is a download only)",
+        "download": f"{1 / defaults.up_per_down:g} times the upload (there is an upload only)",
+        "rtt": units.duration(defaults.rtt_s),
+        "jitter": f"{defaults.jitter_s * 1e3:g} ms",
+        "loss": f"{defaults.loss:g}",
+    }[quantity]
+
+
+def _one(
+    home: str, rows: Rows, zero: float, records: LinkRecords, defaults: Defaults, missing: dict[str, int]
+) -> LinkTrace:
     report = records.report
     times = np.frombuffer(rows.times, dtype=float)
-    columns = {name: np.frombuffer(column, dtype=column.typecode) if column is not None else None
-               for name, column in rows.columns.items()}
+    columns = {
+        name: np.frombuffer(column, dtype=column.typecode) if column is not None else None
+        for name, column in rows.columns.items()
+    }
     if zero:
         times = times - zero
     backwards = times[1:] < times[:-1]
     if backwards.any():
-        report.repair("rows out of time order: sorted", f"home {home}", count=int(backwards.sum()))
+        if not records.joined:
+            report.repair("rows out of time order: sorted", f"home {home}", count=int(backwards.sum()))
         order = np.argsort(times, kind="stable")
         times = times[order]
         columns = {k: None if c is None else c[order] for k, c in columns.items()}
     same = times[1:] == times[:-1]
     if same.any():
         times, columns = _combined(home, times, columns, same, records)
-    columns = _filled(home, columns, records, defaults, len(times))
+    columns = _filled(home, columns, records, defaults, len(times), missing)
     steps = np.diff(times[:_STEPS])
-    hold = records.hold_s or (float(np.median(steps)) if len(steps) else 1.0)
+    hold = records.hold_s or (float(np.median(steps)) if len(steps) else LONE_HOLD_S)
     if times[0] > 0:  # the clock starts before this home's first sample
         times = np.insert(times, 0, 0.0)
         columns = {k: np.insert(c, 0, c[0]) for k, c in columns.items()}
@@ -105,14 +128,20 @@ def _combined(home, times, columns, same, records):
         present = ~np.isnan(column)
         merged = np.full(len(starts), np.nan, column.dtype)
         merged[group[present]] = column[present]  # in order: the last one stays
-        conflicts += int(present.sum() - np.bincount(group[present], minlength=len(starts)).astype(bool).sum())
+        conflicts += int(
+            present.sum() - np.bincount(group[present], minlength=len(starts)).astype(bool).sum()
+        )
         out[name] = merged
     if conflicts and not records.repeats:
-        records.report.repair("several rows at one time: the last one kept", f"home {home}", count=int(same.sum()))
+        records.report.repair(
+            "several rows at one time: the last one kept", f"home {home}", count=int(same.sum())
+        )
     return times[starts], out
 
 
-def _filled(home: str, columns: dict, records: LinkRecords, defaults: Defaults, n: int) -> dict:
+def _filled(
+    home: str, columns: dict, records: LinkRecords, defaults: Defaults, n: int, missing: dict[str, int]
+) -> dict:
     """No NaN left: held from the last row that had the value, or by default where no row had it."""
     report, out = records.report, {}
     for name, column in columns.items():
@@ -129,23 +158,28 @@ def _filled(home: str, columns: dict, records: LinkRecords, defaults: Defaults, 
             if records.sparse:
                 report.note("rows carry different quantities: each is held until its next value")
             else:
-                report.repair(f"missing {name}: held from the row before", f"home {home}", count=int(gaps.sum()))
+                report.repair(
+                    f"missing {name}: held from the row before", f"home {home}", count=int(gaps.sum())
+                )
         out[name] = column
     if "down_bps" not in out and "up_bps" not in out:
-        raise report.error(f"has no rate for home {home}; expected download, upload or both",
-                           hint="a file of delays alone is no link trace")
+        raise report.error(
+            f"has no rate for home {home}; expected download, upload or both",
+            hint="a file of delays alone is no link trace",
+        )
+    lacking = []
     if "up_bps" not in out:
+        lacking.append("upload")
         out["up_bps"] = out["down_bps"] * defaults.up_per_down
-        report.assumed["upload"] = f"{defaults.up_per_down:g} of the download (the file has download only)"
     if "down_bps" not in out:
+        lacking.append("download")
         out["down_bps"] = out["up_bps"] / defaults.up_per_down
-        report.assumed["download"] = f"{1 / defaults.up_per_down:g} times the upload (it has no download)"
-    for name, value, text in (("rtt_s", defaults.rtt_s, units.duration(defaults.rtt_s)),
-                              ("jitter_s", defaults.jitter_s, f"{defaults.jitter_s * 1e3:g} ms"),
-                              ("loss", defaults.loss, f"{defaults.loss:g}")):
+    for name, value in (("rtt_s", defaults.rtt_s), ("jitter_s", defaults.jitter_s), ("loss", defaults.loss)):
         if name not in out:
+            lacking.append(name.removesuffix("_s"))
             out[name] = np.broadcast_to(np.float64(value), n)  # takes no memory
-            report.assumed[name.removesuffix("_s")] = text
+    for quantity in lacking:
+        missing[quantity] = missing.get(quantity, 0) + 1
     return {name: out[name] for name in FIELDS}
 
 
@@ -153,18 +187,22 @@ def _plausibility(traces: dict[str, LinkTrace], report) -> None:
     """Warn of values that are possible, but likely in a wrong unit."""
     for name in ("down_bps", "up_bps"):
         high = [(int((c > PLAUSIBLE_BPS).sum()), float(c.max())) for c in _columns(traces, name)]
-        if (n := sum(count for count, _ in high)):
-            report.warn(f"{name}: {n} values above {units.rate(PLAUSIBLE_BPS)}, up to "
-                        f"{units.rate(max(top for _, top in high))}; are the units right?")
-        if (n := sum(int((c < SMALLEST_BPS).sum()) for c in _columns(traces, name))):
+        if n := sum(count for count, _ in high):
+            report.warn(
+                f"{name}: {n} values above {units.rate(PLAUSIBLE_BPS)}, up to "
+                f"{units.rate(max(top for _, top in high))}; are the units right?"
+            )
+        if n := sum(int((c < SMALLEST_BPS).sum()) for c in _columns(traces, name)):
             report.warn(f"{name}: {n} values below {units.rate(SMALLEST_BPS)}; are the units right?")
     for name in ("rtt_s", "jitter_s"):
         high = [(int((c > PLAUSIBLE_S).sum()), float(c.max())) for c in _columns(traces, name)]
-        if (n := sum(count for count, _ in high)):
-            report.warn(f"{name}: {n} values above {PLAUSIBLE_S:g} s, up to {max(top for _, top in high):g} s; "
-                        "are the units right?")
+        if n := sum(count for count, _ in high):
+            report.warn(
+                f"{name}: {n} values above {PLAUSIBLE_S:g} s, up to {max(top for _, top in high):g} s; "
+                "are the units right?"
+            )
     for name in ("rtt_s",):
-        if (n := sum(int(((c > 0) & (c < 1e-4)).sum()) for c in _columns(traces, name))):
+        if n := sum(int(((c > 0) & (c < 1e-4)).sum()) for c in _columns(traces, name)):
             report.warn(f"{name}: {n} values below 0.1 ms; are the units right?")
 
 

@@ -10,8 +10,15 @@ from testbed.errors import InputError, unknown
 METHODS = ("round-robin", "random", "one-to-one", "by-name")
 
 
-def assign(names: Sequence[str], population: Sequence[str], method: str = "round-robin", *, seed: int = 0,
-           mapping: Mapping[str, str] | None = None, where: str = "assign") -> dict[str, str]:
+def assign(
+    names: Sequence[str],
+    population: Sequence[str],
+    method: str = "round-robin",
+    *,
+    seed: int = 0,
+    mapping: Mapping[str, str] | None = None,
+    where: str = "assign",
+) -> dict[str, str]:
     """Trace name for each of `names`.
 
     method: 'round-robin' repeats the population in its order; 'random' draws by seed, every trace once before
@@ -31,9 +38,11 @@ def assign(names: Sequence[str], population: Sequence[str], method: str = "round
     if method == "by-name":
         return _by_name(names, population, mapping or {}, where)
     if method == "one-to-one" and len(population) < len(names):
-        raise InputError(where, f"one-to-one needs a trace for each of {len(names)} names; "
-                                f"the file holds {len(population)}",
-                         hint="use round-robin or random, or a file with more traces")
+        raise InputError(
+            where,
+            f"one-to-one needs a trace for each of {len(names)} names; the file holds {len(population)}",
+            hint="use round-robin or random, or a file with more traces",
+        )
     order = list(population)
     if method == "random":
         generator, order = random.Random(seed), []

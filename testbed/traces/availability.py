@@ -45,8 +45,9 @@ class Availability:
             return bool(edges) and edges[-1] >= self.span_s
         return bisect_right(edges, t) % 2 == 1
 
-    def changes(self, until_s: float, *, offset_s: float = 0.0, time_scale: float = 1.0,
-                end: str = "loop") -> list[tuple[float, bool]]:
+    def changes(
+        self, until_s: float, *, offset_s: float = 0.0, time_scale: float = 1.0, end: str = "loop"
+    ) -> list[tuple[float, bool]]:
         """Every change during a run of `until_s` seconds, as (run time, available); the first at 0.
 
         Run time r shows trace time offset_s + r * time_scale. With end='stop' no change lies beyond the span.
@@ -110,8 +111,9 @@ def _check_end(end: str) -> None:
         raise unknown("availability.end", "trace end", end, ENDS)
 
 
-def read_availability(path, *, format: str | None = None, strict: bool = False, report: Report | None = None,
-                      **options) -> dict[str, Availability]:
+def read_availability(
+    path, *, format: str | None = None, strict: bool = False, report: Report | None = None, **options
+) -> dict[str, Availability]:
     """The availability traces in a file, by device; parameters as `read_links`.
 
     Raises:

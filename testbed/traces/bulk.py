@@ -8,6 +8,7 @@ from testbed.traces.plan import RELATIVE, STAMP, Plan
 from testbed.traces.records import LinkRecords, all_possible
 from testbed.traces.table import BLANKS, Layout
 from testbed.traces.times import EARLIEST, LATEST, Clock
+from testbed.traces.units_of import scaled
 
 _ODD = (b'"', b"#", b"\x00", b"_")  # quotes, comments, damage: left to the line-by-line reader
 
@@ -20,11 +21,20 @@ class BulkReader:
         self.width = plan.width or layout.width
         stated_zone = plan.time.kind == STAMP and clock.stated
         self.usable = (
-            layout.delimiter != BLANKS and plan.time.kind in (STAMP, RELATIVE) and plan.time.second < 0
-            and not plan.decimal_comma and not plan.marks and not plan.only and plan.population is None
-            and len(plan.homes) <= 1 and self.width >= plan.cells and not stated_zone
-            and all(column.factor is not None for column in plan.columns))
+            layout.delimiter != BLANKS
+            and plan.time.kind in (STAMP, RELATIVE)
+            and plan.time.second < 0
+            and not plan.decimal_comma
+            and not plan.marks
+            and not plan.only
+            and plan.population is None
+            and len(plan.homes) <= 1
+            and self.width >= plan.cells
+            and not stated_zone
+            and all(column.factor is not None for column in plan.columns)
+        )
         self.stamps: str | None = None  # the type that the time column was last read as
+        self.taken = 0
 
     def take(self, block: bytes) -> int:
         """The number of rows taken, or 0 when the block is left to the other reader."""
@@ -38,7 +48,8 @@ class BulkReader:
             return 0
         columns, absent = {}, np.ones(len(times), dtype=bool)
         for column in self.plan.columns:
-            values = table.column(str(column.index)).to_numpy().astype(float) * column.factor
+            values = table.column(str(column.index)).to_numpy().astype(float)
+            values = scaled(values, column.factor)
             missing = np.isnan(values)
             if np.isinf(values).any() or not all_possible(column.field, values):
                 return 0  # failed tests, outages and impossible values are told with their lines
@@ -56,6 +67,7 @@ class BulkReader:
             return 0
         self._add(table, times, columns)
         self.records.report.rows += len(times)
+        self.taken += len(times)
         return len(times)
 
     def _parse(self, block: bytes):
@@ -75,15 +87,24 @@ class BulkReader:
         kinds = ["number"] if time.kind == RELATIVE else ["number", "utc", "naive"]
         kinds = [self.stamps] if self.stamps else kinds
         for kind in kinds:
-            types["time"] = {"number": pa.float64(), "utc": pa.timestamp("us", "UTC"),
-                             "naive": pa.timestamp("us")}[kind]
+            types["time"] = {
+                "number": pa.float64(),
+                "utc": pa.timestamp("us", "UTC"),
+                "naive": pa.timestamp("us"),
+            }[kind]
             try:
                 table = csv.read_csv(
                     pa.BufferReader(block),
                     csv.ReadOptions(column_names=names, use_threads=False, block_size=len(block) + 1),
                     csv.ParseOptions(delimiter=self.layout.delimiter, quote_char=False),
-                    csv.ConvertOptions(column_types=types, include_columns=list(dict.fromkeys(wanted)),
-                                       null_values=[""], strings_can_be_null=False, check_utf8=True))
+                    csv.ConvertOptions(
+                        column_types=types,
+                        include_columns=list(dict.fromkeys(wanted)),
+                        null_values=[""],
+                        strings_can_be_null=False,
+                        check_utf8=True,
+                    ),
+                )
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError):
                 continue
             self.stamps = kind
@@ -103,7 +124,7 @@ class BulkReader:
         if not np.isfinite(times).all():
             return None
         if self.plan.time.kind == RELATIVE:
-            return times * self.plan.time.factor
+            return scaled(times, self.plan.time.factor)
         return times if ((times >= EARLIEST) & (times <= LATEST)).all() else None
 
     def _add(self, table, times: np.ndarray, columns: dict[str, np.ndarray]) -> None:
@@ -112,9 +133,13 @@ class BulkReader:
             return
         combined = table.column(str(self.plan.homes[0])).combine_chunks()
         names = [name.strip() or self.home for name in combined.dictionary.to_pylist()]
+        if self.plan.alias:
+            names = [
+                name if name == self.home else self.records.alias(self.plan.alias, name) for name in names
+            ]
         codes = combined.indices.to_numpy()
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(names) + 1))
         for k, name in enumerate(names):
-            rows = order[bounds[k]:bounds[k + 1]]
+            rows = order[bounds[k] : bounds[k + 1]]
             self.records.home(name).extend(times[rows], {f: c[rows] for f, c in columns.items()})

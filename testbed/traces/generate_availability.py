@@ -33,8 +33,10 @@ def generate_availability(preset: str, devices: int, *, seed: int, days: int = 1
         raw = _renewals(p, devices, span, random)
     else:
         raw, span = _staged(p, devices, random), p.span_s
-    return {name: Availability(name, _wrapped(intervals, span), span, source=p.title)
-            for name, intervals in zip(names, raw)}
+    return {
+        name: Availability(name, _wrapped(intervals, span), span, source=p.title)
+        for name, intervals in zip(names, raw)
+    }
 
 
 def _sessions(p: SessionPreset, devices: int, days: int, random) -> list[np.ndarray]:
@@ -49,7 +51,7 @@ def _sessions(p: SessionPreset, devices: int, days: int, random) -> list[np.ndar
             continue
         picked = np.searchsorted(np.cumsum(weights / weights.sum()), random.random_sample(days), side="right")
         starts = np.arange(days) * DAY_S + (hours[picked] + random.random_sample(days)) * 3600
-        out.append(np.column_stack([starts, starts + lengths[k:k + days]]))
+        out.append(np.column_stack([starts, starts + lengths[k : k + days]]))
         k += days
     return out
 

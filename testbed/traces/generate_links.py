@@ -21,8 +21,14 @@ from testbed.traces.quantiles import at_level, correlated_ranks, levels, ranks
 DAY_S = 86400.0
 
 
-def generate_links(counts: Mapping[str, int], *, seed: int, duration_s: float = DAY_S, step_s: float = 900.0,
-                   start_hour: float = 0.0) -> dict[str, LinkTrace]:
+def generate_links(
+    counts: Mapping[str, int],
+    *,
+    seed: int,
+    duration_s: float = DAY_S,
+    step_s: float = 900.0,
+    start_hour: float = 0.0,
+) -> dict[str, LinkTrace]:
     """Traces by home, named after their preset ('cable-03').
 
     counts: preset -> number of homes. duration_s, step_s: length and sampling of each trace.
@@ -82,12 +88,17 @@ def _population(p: LinkPreset, names: list[str], random, duration_s, step_s, sta
             "down_bps": down[i] * _dips(load, down_dip[i], p.down_low_share),
             "up_bps": up[i] * _dips(up_load, up_dip[i], p.up_low_share),
             "rtt_s": rtt[i] * _swing(0.5 * load + _rest(0.5) * _ar1(random, len(times), phi), p.rtt_sigma),
-            "jitter_s": jitter[i] * _swing(0.5 * load + _rest(0.5) * _ar1(random, len(times), phi),
-                                           presets.JITTER_SIGMA),
+            "jitter_s": jitter[i]
+            * _swing(0.5 * load + _rest(0.5) * _ar1(random, len(times), phi), presets.JITTER_SIGMA),
             "loss": np.minimum(1.0, loss[i] * _swing(_ar1(random, len(times), phi), presets.LOSS_SIGMA)),
         }
-        yield LinkTrace(name, times[window] - start_hour * 3600, **{k: v[window] for k, v in series.items()},
-                        span_s=float(duration_s), source=p.title)
+        yield LinkTrace(
+            name,
+            times[window] - start_hour * 3600,
+            **{k: v[window] for k, v in series.items()},
+            span_s=float(duration_s),
+            source=p.title,
+        )
 
 
 def daily_load(times_s: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Units that a file does not state, told from its values; where they could be two units, nothing is guessed."""
+"""Units that a file does not state, told from its values; nothing is guessed where two units could fit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from testbed.traces.units_of import factor as unit_factor
 LEAST = 0.5  # share of cells with a unit of their own from which cells are read so
 
 
-def column_factor(field: str, name: str, cells: Iterable[str], report: Report, decimal_comma: bool = False
-                  ) -> float | None:
+def column_factor(
+    field: str, name: str, cells: Iterable[str], report: Report, decimal_comma: bool = False
+) -> float | None:
     """SI per unit of a column whose header names none; None when each cell names its own.
 
     Raises:
@@ -38,12 +39,16 @@ def column_factor(field: str, name: str, cells: Iterable[str], report: Report, d
         return {"down_bps": 1e6, "up_bps": 1e6, "loss": 1e-2}.get(field, 1e-3)
     guess = _guess(field, statistics.median(values), max(values))
     if guess is None:
-        raise report.error(f"does not state the unit of {name!r}, and values around "
-                           f"{statistics.median(values):g} could be more than one",
-                           hint=f"state it: --map {_KEYS[field]}={name}:UNIT (with time and the other columns)")
+        raise report.error(
+            f"does not state the unit of {name!r}, and values around "
+            f"{statistics.median(values):g} could be more than one",
+            hint=f"state it: --map {_KEYS[field]}={name}:UNIT (with time and the other columns)",
+        )
     unit, factor = guess
-    report.repair("units that the file does not state: told from the values",
-                  f"{name} (median {statistics.median(values):g}) is {unit}")
+    report.repair(
+        "units that the file does not state: told from the values",
+        f"{name} (median {statistics.median(values):g}) is {unit}",
+    )
     report.warn(f"the unit of {name!r} is not stated: read as {unit}; --map states another")
     return factor
 

@@ -12,9 +12,15 @@ from testbed.traces.report import Report
 LONGEST_S = 100 * 365.25 * 86400
 
 
-def build(raw: Mapping[str, np.ndarray], report: Report, *, span_s: float | Mapping[str, float] | None = None,
-          origin_s: float = 0.0, start_epoch_s: float | None = None,
-          outages: bool = False) -> dict[str, Availability]:
+def build(
+    raw: Mapping[str, np.ndarray],
+    report: Report,
+    *,
+    span_s: float | Mapping[str, float] | None = None,
+    origin_s: float = 0.0,
+    start_epoch_s: float | None = None,
+    outages: bool = False,
+) -> dict[str, Availability]:
     """The traces of `raw` (device -> (n, 2) intervals in seconds), all with one time zero.
 
     span_s: the traces' length, for all or by device; by default the last end of any device. origin_s:
@@ -29,8 +35,10 @@ def build(raw: Mapping[str, np.ndarray], report: Report, *, span_s: float | Mapp
     if latest is None and span_s is None:
         raise report.error("has no interval at all; expected a device to be available at some time")
     if latest is not None and latest - origin_s > LONGEST_S:
-        raise report.error(f"spans {(latest - origin_s) / 86400:g} days; expected less than a century",
-                           hint="are all times in one unit?")
+        raise report.error(
+            f"spans {(latest - origin_s) / 86400:g} days; expected less than a century",
+            hint="are all times in one unit?",
+        )
     traces = {}
     for device, intervals in raw.items():
         span = span_s[device] if isinstance(span_s, Mapping) else span_s
@@ -89,8 +97,9 @@ class Switches:
         self.last = time_s if self.last is None else max(self.last, time_s)
 
     def intervals(self) -> dict[str, np.ndarray]:
-        """Intervals by device. A device whose first event is 'off' was on before; one that is on at the end stays
-        so until the log's last time. Repeated events change nothing and are counted.
+        """Intervals by device. A device whose first event is 'off' was on before.
+
+        One that is on at the end stays so until the log's last time. Repeated events are counted and ignored.
         """
         out, repeated = {}, 0
         for device, events in self.events.items():
@@ -125,12 +134,18 @@ class Switches:
             raise self.report.error("holds no event of a device")
         if not self.last > self.first:
             raise self.report.error("has all its events at one time; expected a log of some length")
-        return build(self.intervals(), self.report, span_s=self.last - self.first, origin_s=self.first,
-                     start_epoch_s=self.first if absolute else None)
+        return build(
+            self.intervals(),
+            self.report,
+            span_s=self.last - self.first,
+            origin_s=self.first,
+            start_epoch_s=self.first if absolute else None,
+        )
 
 
-def from_samples(samples: Iterable[tuple[float, bool]], hole_s: float | None = None,
-                 cadence_s: float | None = None) -> tuple[np.ndarray, float, int]:
+def from_samples(
+    samples: Iterable[tuple[float, bool]], hole_s: float | None = None, cadence_s: float | None = None
+) -> tuple[np.ndarray, float, int]:
     """Intervals from states that hold until the next sample: ((n, 2), end, holes).
 
     A state holds no longer than `hole_s`: without news for longer, a device counts as away from the last
@@ -154,14 +169,17 @@ def from_samples(samples: Iterable[tuple[float, bool]], hole_s: float | None = N
     return np.array(found, dtype=float).reshape(-1, 2), end, holes
 
 
-def from_counts(counts: Iterable[tuple[float, int]], end_s: float, report: Report, prefix: str = "node"
-                ) -> dict[str, np.ndarray]:
+def from_counts(
+    counts: Iterable[tuple[float, int]], end_s: float, report: Report, prefix: str = "node"
+) -> dict[str, np.ndarray]:
     """A number of nodes over time as devices: node k is there while the number is at least k."""
     points = list(counts)
     most = max((c for _, c in points), default=0)
     if most > 100_000:
         raise report.error(f"counts up to {most} nodes; expected at most 100000")
-    out: dict[str, list[tuple[float, float]]] = {f"{prefix}-{k + 1:0{len(str(most))}d}": [] for k in range(most)}
+    out: dict[str, list[tuple[float, float]]] = {
+        f"{prefix}-{k + 1:0{len(str(most))}d}": [] for k in range(most)
+    }
     names, since, level = list(out), {}, 0
     for time, count in points:
         for k in range(level, count):

@@ -10,14 +10,23 @@ from testbed.traces.records import NAN, LinkRecords
 from testbed.traces.source import Source
 from testbed.traces.tabular import BROKEN
 from testbed.traces.times import Clock
+from testbed.traces.units_of import scaled
 
 Row = tuple[float | None, float | None, float | None, float | None, float | None, float | None]
 
 
-def json_records(source: Source, options, row: Callable[[Any, Clock], Row | str | None], *,
-                 scale: tuple[float, float, float, float, float], labels: dict[str, str],
-                 records: LinkRecords | None = None, home: Callable[[Any], str | None] | None = None,
-                 zero: str = "failed", sparse: bool = False) -> LinkRecords:
+def json_records(
+    source: Source,
+    options,
+    row: Callable[[Any, Clock], Row | str | None],
+    *,
+    scale: tuple[float, float, float, float, float],
+    labels: dict[str, str],
+    records: LinkRecords | None = None,
+    home: Callable[[Any, LinkRecords], str | None] | None = None,
+    zero: str = "failed",
+    sparse: bool = False,
+) -> LinkRecords:
     """Records from every object of the file.
 
     row: (object, clock) -> (time [s], download, upload, rtt, jitter, loss), each in the format's own unit; a
@@ -30,8 +39,9 @@ def json_records(source: Source, options, row: Callable[[Any, Clock], Row | str 
     report = source.report
     clock = Clock(report, options.zone, options.dates)
     if records is None:
-        records = LinkRecords(report, zero=zero, labels=labels, absolute=True, floor_bps=options.floor_bps,
-                              sparse=sparse)
+        records = LinkRecords(
+            report, zero=zero, labels=labels, absolute=True, floor_bps=options.floor_bps, sparse=sparse
+        )
     name = options.home or source.stem
     kept = broken = even = 0
     for line, value in objects(source):
@@ -54,13 +64,19 @@ def json_records(source: Source, options, row: Callable[[Any, Clock], Row | str 
             time = even * (options.every_s or 3600.0)
             even += 1
             records.absolute = False
-            if options.every_s is None:
-                report.assumed["time"] = "a result an hour (they carry no time; --every states another)"
         kept += 1
-        records.add(line, (home(value) if home else None) or name, time,
-                    *(NAN if v is None else v * k for v, k in zip(values, scale)))
+        records.add(
+            line,
+            (home(value, records) if home else None) or name,
+            time,
+            *(NAN if v is None else scaled(v, k) for v, k in zip(values, scale)),
+        )
+    if even > 1 and options.every_s is None:
+        report.assumed["time"] = "a result an hour (they carry no time; --every states another)"
     if broken > BROKEN * (kept + broken):
         first = next((r.examples[0] for k, r in report.repairs.items() if k.startswith("unreadable")), "")
-        raise report.error(f"{broken} of {broken + kept} objects can't be read as {report.format}: {first}",
-                           hint="name another --format")
+        raise report.error(
+            f"{broken} of {broken + kept} objects can't be read as {report.format}: {first}",
+            hint="name another --format",
+        )
     return records

@@ -1,4 +1,4 @@
-"""JSON in logs: one document, one object a line, or objects one after another; damage at the end is cut off."""
+"""JSON in logs: one document, an object a line, or one object after another; damage at the end is cut off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DECODER = json.JSONDecoder(parse_constant=_constant)
 def from_sample(sample: Sample) -> Any:
     """The document, a list of the first lines' objects, or None."""
     text = sample.text.lstrip("\ufeff \r\n\t")
-    if not text[:1] in ("{", "["):
+    if text[:1] not in ("{", "["):
         return None
     try:
         return _DECODER.decode(text)
@@ -73,7 +73,7 @@ def _first_keys(text: str) -> dict[str, Any] | None:
             out[str(key)], at = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
             # a value longer than the sample: the document goes on within it
-            out[str(key)] = _beginning(text[at:]) if text[at:at + 1] in ("{", "[") and text[at:] else None
+            out[str(key)] = _beginning(text[at:]) if text[at : at + 1] in ("{", "[") and text[at:] else None
             break
     return out or None
 
@@ -105,8 +105,11 @@ def objects(source: Source) -> Iterator[tuple[int | None, Any]]:
             if not rescued and not seen:
                 where = text.count("\n", 0, getattr(error, "pos", at)) + 1
                 raise report.error(f"is not valid JSON ({_reason(error)})", where) from None
-            report.repair("JSON damaged or cut short: read up to there", _reason(error),
-                          text.count("\n", 0, getattr(error, "pos", at)) + 1)
+            report.repair(
+                "JSON damaged or cut short: read up to there",
+                _reason(error),
+                text.count("\n", 0, getattr(error, "pos", at)) + 1,
+            )
             yield from ((None, v) for v in rescued)
             return
         seen += 1

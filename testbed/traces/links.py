@@ -45,8 +45,13 @@ class LinkTrace:
         return len(self.times_s)
 
     def _state(self, i: int) -> LinkState:
-        return LinkState(float(self.down_bps[i]), float(self.up_bps[i]), float(self.rtt_s[i]),
-                         float(self.jitter_s[i]), float(self.loss[i]))
+        return LinkState(
+            float(self.down_bps[i]),
+            float(self.up_bps[i]),
+            float(self.rtt_s[i]),
+            float(self.jitter_s[i]),
+            float(self.loss[i]),
+        )
 
     def at(self, t_s: float, *, end: str = "loop", interpolate: str = "step") -> LinkState:
         """The link at trace time `t_s` (>= 0). No state is kept: any order of calls gives the same answers.
@@ -73,11 +78,23 @@ class LinkTrace:
             following = 0
         share = (t - self.times_s[i]) / (t_next - self.times_s[i])
         a, b = self._state(i), self._state(following)
-        return LinkState(*(x + share * (y - x) for x, y in
-                           ((getattr(a, f), getattr(b, f)) for f in LinkState.__dataclass_fields__)))
+        return LinkState(
+            *(
+                x + share * (y - x)
+                for x, y in ((getattr(a, f), getattr(b, f)) for f in LinkState.__dataclass_fields__)
+            )
+        )
 
-    def changes(self, until_s: float, *, offset_s: float = 0.0, time_scale: float = 1.0, end: str = "loop",
-                interpolate: str = "step", resolution_s: float = 1.0) -> list[tuple[float, LinkState]]:
+    def changes(
+        self,
+        until_s: float,
+        *,
+        offset_s: float = 0.0,
+        time_scale: float = 1.0,
+        end: str = "loop",
+        interpolate: str = "step",
+        resolution_s: float = 1.0,
+    ) -> list[tuple[float, LinkState]]:
         """Every change during a run of `until_s` seconds, as (run time, state); the first at 0.
 
         Run time r shows trace time offset_s + r * time_scale. With 'linear' the trace is sampled every
@@ -98,8 +115,10 @@ class LinkTrace:
                     break
                 out.append((k * resolution_s, self.at(t, end=end, interpolate=interpolate)))
         else:
-            out += [((t - offset_s) / time_scale, self._state(i)) for t, i in
-                    breakpoints(self.times_s, self.span_s, offset_s, last, end)]
+            out += [
+                ((t - offset_s) / time_scale, self._state(i))
+                for t, i in breakpoints(self.times_s, self.span_s, offset_s, last, end)
+            ]
         return [pair for k, pair in enumerate(out) if k == 0 or pair[1] != out[k - 1][1]]
 
 
@@ -113,13 +132,18 @@ def local_time(t_s: float, span_s: float, end: str, name: str) -> float | None:
         return math.fmod(t_s, span_s)
     if end == "hold":
         return None
-    raise TraceEnded(f"the trace of {name} ends at {span_s:g} s; asked for {t_s:g} s",
-                     hint="choose loop or hold for the trace's end, or a shorter run")
+    raise TraceEnded(
+        f"the trace of {name} ends at {span_s:g} s; asked for {t_s:g} s",
+        hint="choose loop or hold for the trace's end, or a shorter run",
+    )
 
 
-def breakpoints(times_s: np.ndarray, span_s: float, after_s: float, until_s: float,
-                end: str) -> Iterable[tuple[float, int]]:
+def breakpoints(
+    times_s: np.ndarray, span_s: float, after_s: float, until_s: float, end: str
+) -> Iterable[tuple[float, int]]:
     """(trace time, index) of every sample in (after_s, until_s), in order, over all rounds when looping."""
+    if len(times_s) == 1:
+        return  # a constant
     first = math.floor(after_s / span_s) if end == "loop" else 0
     last = math.floor(until_s / span_s) if end == "loop" else 0
     for k in range(first, last + 1):
@@ -140,8 +164,9 @@ def _check_choices(end: str, interpolate: str) -> None:
         raise unknown("links.interpolate", "interpolation", interpolate, INTERPOLATIONS)
 
 
-def read_links(path, *, format: str | None = None, strict: bool = False, report: Report | None = None,
-               **options) -> dict[str, LinkTrace]:
+def read_links(
+    path, *, format: str | None = None, strict: bool = False, report: Report | None = None, **options
+) -> dict[str, LinkTrace]:
     """The link traces in a file, by home.
 
     format: a name from `testbed.traces.formats`, or None to recognise it. strict: refuse what is otherwise

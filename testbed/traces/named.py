@@ -5,7 +5,7 @@ from __future__ import annotations
 from testbed.errors import InputError
 from testbed.traces import units_of
 from testbed.traces.infer import column_factor
-from testbed.traces.names import Named, private, recognise
+from testbed.traces.names import Named, is_personal, private, recognise
 from testbed.traces.plan import EVEN, RELATIVE, STAMP, TIME_OF_DAY, Column, Plan, TimeColumns
 from testbed.traces.records import FIELDS
 from testbed.traces.report import Report
@@ -26,15 +26,27 @@ def plan_by_names(layout: Layout, options, report: Report) -> Plan:
     """
     named = {n.field: n for n in recognise(layout.header)}
     if "down_bps" not in named and "up_bps" not in named:
-        raise report.error(f"names no download and no upload among its columns ({', '.join(layout.header[:12])})",
-                           hint="name the columns: --map download=COLUMN:UNIT …; see docs/traces.md")
+        raise report.error(
+            f"names no download and no upload among its columns ({', '.join(layout.header[:12])})",
+            hint="name the columns: --map download=COLUMN:UNIT …; see docs/traces.md",
+        )
     comma = decimal_comma(layout, [named[f].index for f in FIELDS if f in named])
     columns = tuple(_column(named[f], layout, report, comma) for f in FIELDS if f in named)
     time = _time(named, layout, options, report)
-    homes = (named["home"].index,) if "home" in named and varies(layout, named["home"].index) else ()
+    homes = (named["home"].index,) if "home" in named else ()
+    alias = "home" if homes and is_personal(named["home"].name) else None
     used = {c.index for c in columns} | {time.index, time.second, *homes}
-    return Plan(columns, time, homes, width=len(layout.header), zero="failed", decimal_comma=comma,
-                sparse=_sparse(layout, columns), private=tuple(private(layout.header, used)))
+    return Plan(
+        columns,
+        time,
+        homes,
+        width=len(layout.header),
+        zero="failed",
+        decimal_comma=comma,
+        sparse=_sparse(layout, columns),
+        alias=alias,
+        private=(*private(layout.header, used), *([named["home"].name] if alias else [])),
+    )
 
 
 def decimal_comma(layout: Layout, indices: list[int]) -> bool:
@@ -44,11 +56,6 @@ def decimal_comma(layout: Layout, indices: list[int]) -> bool:
         return any("," in cell for cell in cells)  # only within quotes
     cells = [row[i] for row in layout.rows for i in indices if i < len(row)]
     return any("," in cell and "." not in cell for cell in cells)
-
-
-def varies(layout: Layout, index: int) -> bool:
-    """Whether a column names more than one thing, or a thing by a name of its own."""
-    return len({row[index] for row in layout.rows if index < len(row)}) > 0
 
 
 def _column(named: Named, layout: Layout, report: Report, comma: bool) -> Column:
@@ -75,8 +82,9 @@ def _time(named: dict[str, Named], layout: Layout, options, report: Report) -> T
     return time_columns(cells, time.index, clock.index if clock else -1, time.unit, time.name, report)
 
 
-def time_columns(cells: list[str], index: int, second: int, unit: str | None, name: str,
-                 report: Report) -> TimeColumns:
+def time_columns(
+    cells: list[str], index: int, second: int, unit: str | None, name: str, report: Report
+) -> TimeColumns:
     """How to read a column of times, from some of its cells."""
     good = [c for c in cells if c][:200]
     if sum(is_stamp(c) for c in good) >= 0.5 * len(good):
@@ -101,12 +109,18 @@ def _sparse(layout: Layout, columns: tuple[Column, ...]) -> bool:
 def plan_by_map(layout: Layout, options, report: Report) -> Plan:
     """The plan of a table by `options.map`: 'download=COLUMN:UNIT', 'time=COLUMN[:UNIT]', 'home=COLUMN' …
 
-    COLUMN is a name of the header or a number from 1.
+    COLUMN is a name of the header or a number from 1; 'time=DATE+CLOCK' names two.
 
     Raises:
         InputError: an unknown quantity, column or unit.
     """
-    fields = {"download": "down_bps", "upload": "up_bps", "rtt": "rtt_s", "jitter": "jitter_s", "loss": "loss"}
+    fields = {
+        "download": "down_bps",
+        "upload": "up_bps",
+        "rtt": "rtt_s",
+        "jitter": "jitter_s",
+        "loss": "loss",
+    }
     columns, homes, time = [], (), None
     for entry in options.map:
         key, _, rest = entry.partition("=")
@@ -114,22 +128,27 @@ def plan_by_map(layout: Layout, options, report: Report) -> Plan:
         where = f"--map {entry}"
         if key not in (*fields, "time", "home"):
             raise InputError(where, f"unknown quantity {key!r}; expected time, home, {', '.join(fields)}")
+        column, _, clock = column.partition("+") if key == "time" else (column, "", "")
         index = _index(column, layout, where)
+        second = _index(clock, layout, where) if clock else -1
         cells = [row[index] for row in layout.rows if index < len(row)]
         if key == "home":
             homes = (index,)
         elif key == "time":
             if unit and units_of.time_factor(unit) is None and unit not in ("iso", "epoch", "stamp"):
                 raise InputError(where, f"{unit!r} is no unit of time; expected s, ms, min, h … or stamp")
-            stamped = unit in ("iso", "epoch", "stamp")
-            time = (TimeColumns(STAMP, index, label=column) if stamped else
-                    TimeColumns(RELATIVE, index, factor=units_of.time_factor(unit), label=column) if unit else
-                    time_columns(cells, index, -1, None, column, report))
+            stamped = unit in ("iso", "epoch", "stamp") or second >= 0
+            time = (
+                TimeColumns(STAMP, index, second, label=column)
+                if stamped
+                else TimeColumns(RELATIVE, index, factor=units_of.time_factor(unit), label=column)
+                if unit
+                else time_columns(cells, index, -1, None, column, report)
+            )
         else:
             factor = units_of.factor(fields[key], unit) if unit else None
             if unit and factor is None:
-                raise InputError(where, f"{unit!r} is no unit of {key}; expected "
-                                        f"{_EXAMPLES[fields[key]]}")
+                raise InputError(where, f"{unit!r} is no unit of {key}; expected {_EXAMPLES[fields[key]]}")
             if not unit:
                 factor = column_factor(fields[key], column, cells, report)
             columns.append(Column(fields[key], index, factor, column))
@@ -140,23 +159,38 @@ def plan_by_map(layout: Layout, options, report: Report) -> Plan:
             report.assumed["time"] = "a row an hour (--map names no time; --every states another)"
         time = TimeColumns(EVEN, factor=options.every_s or 3600.0)
     comma = decimal_comma(layout, [c.index for c in columns])
-    used = {c.index for c in columns} | {time.index, *homes}
-    return Plan(tuple(columns), time, homes, width=layout.width or None, zero=options.zero or "failed",
-                decimal_comma=comma, private=tuple(private(layout.header, used)))
+    used = {c.index for c in columns} | {time.index, time.second, *homes}
+    return Plan(
+        tuple(columns),
+        time,
+        homes,
+        width=layout.row_width or None,
+        zero=options.zero or "failed",
+        decimal_comma=comma,
+        private=tuple(private(layout.header, used)),
+    )
 
 
-_EXAMPLES = {"down_bps": "Mbps, kbit/s, bit/s, MB/s, bytes/s …", "up_bps": "Mbps, kbit/s, bit/s, MB/s, bytes/s …",
-             "rtt_s": "ms, s, us", "jitter_s": "ms, s, us", "loss": "% or ratio"}
+_EXAMPLES = {
+    "down_bps": "Mbps, kbit/s, bit/s, MB/s, bytes/s …",
+    "up_bps": "Mbps, kbit/s, bit/s, MB/s, bytes/s …",
+    "rtt_s": "ms, s, us",
+    "jitter_s": "ms, s, us",
+    "loss": "% or ratio",
+}
 
 
 def _index(column: str, layout: Layout, where: str) -> int:
     if column in layout.header:
         return layout.header.index(column)
-    if column.isdigit() and 1 <= int(column) <= max(layout.width, 1):
+    if column.isdigit() and 1 <= int(column) <= max(layout.width, layout.row_width):
         return int(column) - 1
     from testbed.errors import nearest
 
     near = nearest(column, layout.header)
     expected = f"one of {', '.join(layout.header[:12])}" if layout.header else "no header to name it by"
-    raise InputError(where, f"no column {column!r}; expected a number from 1 to {layout.width} or {expected}",
-                     hint=f"did you mean {near!r}?" if near else None)
+    raise InputError(
+        where,
+        f"no column {column!r}; expected a number from 1 to {layout.width} or {expected}",
+        hint=f"did you mean {near!r}?" if near else None,
+    )

@@ -1,4 +1,4 @@
-"""What the columns of a table mean, from their names: 'Download (Mbit/s)', 'downlink_Mbps', 'ping', 'Uhrzeit'."""
+"""What the columns of a table mean, from their names: 'Download (Mbit/s)', 'downlink_Mbps', 'ping' …"""
 
 from __future__ import annotations
 
@@ -7,31 +7,54 @@ from dataclasses import dataclass
 
 from testbed.traces import units_of
 
+
+def _words_of(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(","))
+
+
 _FIELDS = {
-    "time": ("timestamp", "datetime", "date time", "date/time", "time", "t", "ts", "dtime", "when", "datetimestart",
-             "timestamp start", "timestamp_start", "start time", "starttime", "time s", "time ms", "epoch", "unix",
-             "unixtime", "date", "day", "test date", "messzeitpunkt", "datum", "fecha", "zeitstempel", "test time",
-             "testtime", "created at", "measured at", "local time", "utc"),
-    "clock": ("time", "uhrzeit", "hour", "time of day", "hora", "clock"),
-    "down_bps": ("download", "dl", "down", "downlink", "downstream", "download speed", "download rate",
-                 "download bandwidth", "speedtest dl", "dl bitrate", "down speed", "downspeed", "downloadspeed",
-                 "downlink speed", "avg d", "descarga", "throughput down", "rx", "download throughput"),
-    "up_bps": ("upload", "ul", "up", "uplink", "upstream", "upload speed", "upload rate", "upload bandwidth",
-               "speedtest ul", "ul bitrate", "up speed", "upspeed", "uploadspeed", "uplink speed", "avg u", "subida",
-               "throughput up", "tx", "upload throughput"),
-    "rtt_s": ("ping", "latency", "rtt", "idle latency", "laufzeit", "pingavg", "ping avg", "rtt avg", "avg rtt",
-              "round trip", "round trip time", "ping time", "avg lat", "latencia", "delay", "min rtt", "minrtt"),
-    "jitter_s": ("jitter", "idle jitter", "ping jitter", "jitter avg"),
-    "loss": ("loss", "packet loss", "packetloss", "pktloss", "lost", "ping loss", "pingloss", "loss rate",
-             "packet loss rate"),
-    "home": ("home", "home id", "unit id", "unit", "house", "household", "device", "device id", "client id", "node",
-             "install", "user", "user id", "site", "probe", "probe id", "prb id", "line", "host", "hostname"),
+    "time": _words_of(
+        "timestamp, datetime, date time, date/time, time, t, ts, dtime, when, datetimestart, "
+        "timestamp start, timestamp_start, start time, starttime, time s, time ms, epoch, unix, "
+        "unixtime, date, day, test date, messzeitpunkt, datum, fecha, zeitstempel, test time, "
+        "testtime, created at, measured at, local time, utc"
+    ),
+    "clock": _words_of("time, uhrzeit, hour, time of day, hora, clock"),
+    "down_bps": _words_of(
+        "download, dl, down, downlink, downstream, download speed, download rate, download bandwidth, "
+        "speedtest dl, dl bitrate, down speed, downspeed, downloadspeed, downlink speed, avg d, "
+        "descarga, throughput down, download throughput"
+    ),
+    "up_bps": _words_of(
+        "upload, ul, up, uplink, upstream, upload speed, upload rate, upload bandwidth, speedtest ul, "
+        "ul bitrate, up speed, upspeed, uploadspeed, uplink speed, avg u, subida, throughput up, "
+        "upload throughput"
+    ),
+    "rtt_s": _words_of(
+        "ping, latency, rtt, idle latency, laufzeit, pingavg, ping avg, rtt avg, avg rtt, round trip, "
+        "round trip time, ping time, avg lat, latencia, min rtt, minrtt"
+    ),
+    "jitter_s": _words_of("jitter, idle jitter, ping jitter, jitter avg"),
+    "loss": _words_of(
+        "loss, packet loss, packetloss, pktloss, lost, ping loss, pingloss, loss rate, packet loss rate"
+    ),
+    "home": _words_of(
+        "home, home id, unit id, unit, house, household, device, device id, node, install, site, "
+        "probe, probe id, prb id, line, user, user id, host, hostname, client, client id, customer, "
+        "email"
+    ),
 }
 _PRIVATE = re.compile(
-    r"(?:^|[ _])(?:ip|ips|ipv4|ipv6|address|addr|isp|isprv|ipext|iphost|share|url|link|latitude|longitude|lat|lon|lng"
-    r"|long|ssid|bssid|mac|imei|imsi|location|ue location|city|state|zip|postcode|email|sponsor|server name|host"
-    r"|carrier|operatorname|cellid|provider|test id|testid|quadkey|tile|geo)(?:$|[ _])|(?:ip|url|ssid|mac)$")
+    r"^(?:lat|lon|lng|long)$"
+    r"|(?:^|[ _])(?:ip|ips|ipv4|ipv6|address|addr|isp|isprv|ipext|iphost|share|url|link|latitude|longitude"
+    r"|ssid|bssid|mac|imei|imsi|location|ue location|city|state|zip|postcode|email|sponsor|server name|host"
+    r"|carrier|operatorname|cellid|provider|test id|testid|quadkey|tile|geo)(?:$|[ _])|(?:ip|url|ssid|mac)$"
+)
 _UNIT_AT_END = re.compile(r"[(\[]\s*([^)\]]+?)\s*[)\]]\s*\Z|\s+in\s+(\S+)\s*\Z|[\s_]([A-Za-zµ%/]+)\Z")
+
+
+# Columns that tell homes apart by a name that says whose they are: numbered on reading
+PERSONAL = ("user", "user id", "host", "hostname", "client", "client id", "customer", "email")
 
 
 @dataclass(frozen=True)
@@ -45,14 +68,14 @@ class Named:
 
 
 def recognise(header: tuple[str, ...]) -> list[Named]:
-    """The columns of a header whose names are known; of several for one quantity, the one that names its unit."""
+    """The columns of a header whose names are known; of several for one quantity, one with a unit."""
     found: dict[str, Named] = {}
     for index, name in enumerate(header):
         named = _one(index, name)
         if named is None:
             continue
         known = found.get(named.field)
-        if named.field == "time" and known is not None and _plain(name) == "time":
+        if named.field == "time" and known is not None and _words(name) == "time":
             found.setdefault("clock", Named("clock", index, None, name))
         elif known is None or (known.unit is None and named.unit is not None):
             found[named.field] = named
@@ -90,5 +113,6 @@ def _words(name: str) -> str:
     return " ".join(re.sub(r"[_\-.]+", " ", spaced).lower().split())
 
 
-def _plain(name: str) -> str:
-    return _words(name)
+def is_personal(name: str) -> bool:
+    """Whether a column of homes' names says whose they are."""
+    return _words(name) in PERSONAL

@@ -5,13 +5,34 @@ from __future__ import annotations
 import math
 import re
 
-MISSING = frozenset(("", "-", "--", "n/a", "na", "nan", "-nan", "none", "null", "nil", "[]", "['']", "?", "*",
-                     "missing", "unknown", "undefined", "<na>"))
+MISSING = frozenset(
+    (
+        "",
+        "-",
+        "--",
+        "n/a",
+        "na",
+        "nan",
+        "-nan",
+        "none",
+        "null",
+        "nil",
+        "[]",
+        "['']",
+        "?",
+        "*",
+        "missing",
+        "unknown",
+        "undefined",
+        "<na>",
+    )
+)
 _PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?\Z", re.ASCII)
 _COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d{1,3})?\Z", re.ASCII)
 _WRAPPED = re.compile(r"""[\[\('"\s]*(.*?)[\]\)'"\s]*\Z""", re.DOTALL)
-_WITH_UNIT = re.compile(r"([-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d{1,3})?)\s*([A-Za-z%µ][A-Za-z/%µ]*)\Z",
-                        re.ASCII)
+_WITH_UNIT = re.compile(
+    r"([-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d{1,3})?)\s*([A-Za-z%µ][A-Za-z/%µ]*)\Z", re.ASCII
+)
 
 
 def number(cell: str, decimal_comma: bool = False) -> float | None:

@@ -41,7 +41,8 @@ class Plan:
     sparse: each row carries some of the quantities, by design.
     private: columns with personal data, which are left behind.
     loss_pair: (failures, successes) columns whose share is the loss.
-    alive: a column that is 0 for a failed test. repeats: several rows of one time are one test, the last counts.
+    alive: a column that is 0 for a failed test. repeats: rows of one time are one test, the last one counts.
+    alias: prefix for numbered names in place of those that the home's column has.
     population: every row is a home of its own, with constant values; `population` begins its name.
     marks: cell values (such as -1) that mean 'no value'.
     only: (cell, value): rows whose cell has another value are not meant for us.
@@ -59,6 +60,7 @@ class Plan:
     loss_pair: tuple[int, int] | None = None
     alive: int | None = None
     repeats: bool = False
+    alias: str | None = None
     population: str | None = None
     marks: frozenset[float] = frozenset()
     only: tuple[int, str] | None = None

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 LEVELS = (0.05, 0.25, 0.50, 0.75, 0.95)
 Quantiles = tuple[float, float, float, float, float]
 
-OFCOM = ("Ofcom, UK home broadband performance: panellist data, March 2023 (Open Government Licence v3.0), "
-         "24-hour averages of {n} homes")
+OFCOM = (
+    "Ofcom, UK home broadband performance: panellist data, March 2023 (Open Government Licence v3.0), "
+    "24-hour averages of {n} homes"
+)
 
 
 @dataclass(frozen=True)
@@ -47,55 +49,109 @@ class LinkPreset:
 
 LINKS: dict[str, LinkPreset] = {
     "dsl": LinkPreset(
-        "ADSL2+", 76,
-        (2.503, 6.334, 11.88, 15.85, 20.11), (0.364, 0.6758, 0.8446, 0.9312, 1.091),
-        (12.03, 17.42, 25.98, 30.42, 38.25), (0.8882, 1.181, 1.621, 1.965, 3.97),
-        (0.00242, 0.01574, 0.04795, 0.1135, 0.4752),
-        (0.03138, 0.07126, 0.1094, 0.1959, 0.3171), (0.02768, 0.07526, 0.1119, 0.162, 0.2378),
-        0.19, 0.33, (0.48, -0.49),
+        title="ADSL2+",
+        homes_measured=76,
+        down_mbps=(2.503, 6.334, 11.88, 15.85, 20.11),
+        up_mbps=(0.364, 0.6758, 0.8446, 0.9312, 1.091),
+        rtt_ms=(12.03, 17.42, 25.98, 30.42, 38.25),
+        jitter_ms=(0.8882, 1.181, 1.621, 1.965, 3.97),
+        loss_pct=(0.00242, 0.01574, 0.04795, 0.1135, 0.4752),
+        down_dip=(0.03138, 0.07126, 0.1094, 0.1959, 0.3171),
+        up_dip=(0.02768, 0.07526, 0.1119, 0.162, 0.2378),
+        down_low_share=0.19,
+        up_low_share=0.33,
+        rank_correlation=(0.48, -0.49),
         rtt_sigma=0.17,  # robust, amadeuspzs/broadband-monitor (6 Mbit/s line, 6 weeks)
-        share=0.055),
+        share=0.055,
+    ),
     "fttc": LinkPreset(
-        "fibre to the cabinet (VDSL2)", 1359,
-        (19.3, 35.28, 49.86, 67.98, 73.85), (2.914, 7.277, 11.84, 18.43, 18.61),
-        (5.898, 8.725, 11.1, 15.39, 22.32), (0.331, 0.4728, 0.6033, 0.8156, 1.571),
-        (0.001138, 0.00761, 0.02035, 0.06199, 0.2049),
-        (0.009682, 0.03671, 0.07164, 0.1234, 0.2492), (0.003536, 0.009861, 0.02148, 0.04349, 0.1217),
-        0.14, 0.22, (0.88, -0.23), share=0.577),
+        title="fibre to the cabinet (VDSL2)",
+        homes_measured=1359,
+        down_mbps=(19.3, 35.28, 49.86, 67.98, 73.85),
+        up_mbps=(2.914, 7.277, 11.84, 18.43, 18.61),
+        rtt_ms=(5.898, 8.725, 11.1, 15.39, 22.32),
+        jitter_ms=(0.331, 0.4728, 0.6033, 0.8156, 1.571),
+        loss_pct=(0.001138, 0.00761, 0.02035, 0.06199, 0.2049),
+        down_dip=(0.009682, 0.03671, 0.07164, 0.1234, 0.2492),
+        up_dip=(0.003536, 0.009861, 0.02148, 0.04349, 0.1217),
+        down_low_share=0.14,
+        up_low_share=0.22,
+        rank_correlation=(0.88, -0.23),
+        share=0.577,
+    ),
     "cable": LinkPreset(
-        "cable (DOCSIS)", 507,
-        (132.7, 137.0, 274.0, 383.4, 544.6), (20.74, 25.47, 35.95, 36.82, 52.39),
-        (9.376, 11.91, 14.17, 16.0, 19.49), (1.295, 1.634, 1.994, 2.356, 3.077),
-        (0.001789, 0.006335, 0.02142, 0.05315, 0.2157),
-        (0.01521, 0.0366, 0.0676, 0.1269, 0.2698), (0.004563, 0.01536, 0.03677, 0.08456, 0.2897),
-        0.14, 0.10, (0.85, -0.16), share=0.211),
+        title="cable (DOCSIS)",
+        homes_measured=507,
+        down_mbps=(132.7, 137.0, 274.0, 383.4, 544.6),
+        up_mbps=(20.74, 25.47, 35.95, 36.82, 52.39),
+        rtt_ms=(9.376, 11.91, 14.17, 16.0, 19.49),
+        jitter_ms=(1.295, 1.634, 1.994, 2.356, 3.077),
+        loss_pct=(0.001789, 0.006335, 0.02142, 0.05315, 0.2157),
+        down_dip=(0.01521, 0.0366, 0.0676, 0.1269, 0.2698),
+        up_dip=(0.004563, 0.01536, 0.03677, 0.08456, 0.2897),
+        down_low_share=0.14,
+        up_low_share=0.10,
+        rank_correlation=(0.85, -0.16),
+        share=0.211,
+    ),
     "fibre": LinkPreset(
-        "fibre to the premises", 596,
-        (72.59, 103.2, 175.3, 324.1, 915.8), (19.07, 28.86, 64.65, 108.5, 859.1),
-        (2.602, 5.026, 6.607, 9.738, 15.58), (0.1457, 0.2055, 0.4238, 0.7704, 1.161),
-        (0.0, 0.00212, 0.01081, 0.03283, 0.1354),
-        (0.006077, 0.01742, 0.04054, 0.08454, 0.3729), (0.00116, 0.004861, 0.01101, 0.02533, 0.1043),
-        0.17, 0.21, (0.83, -0.12), share=0.145),
+        title="fibre to the premises",
+        homes_measured=596,
+        down_mbps=(72.59, 103.2, 175.3, 324.1, 915.8),
+        up_mbps=(19.07, 28.86, 64.65, 108.5, 859.1),
+        rtt_ms=(2.602, 5.026, 6.607, 9.738, 15.58),
+        jitter_ms=(0.1457, 0.2055, 0.4238, 0.7704, 1.161),
+        loss_pct=(0.0, 0.00212, 0.01081, 0.03283, 0.1354),
+        down_dip=(0.006077, 0.01742, 0.04054, 0.08454, 0.3729),
+        up_dip=(0.00116, 0.004861, 0.01101, 0.02533, 0.1043),
+        down_low_share=0.17,
+        up_low_share=0.21,
+        rank_correlation=(0.83, -0.12),
+        share=0.145,
+    ),
     "lte": LinkPreset(
-        "fixed wireless (4G and 5G routers)", 64,
-        (8.659, 26.67, 34.99, 70.98, 299.7), (2.578, 5.605, 11.62, 20.6, 32.07),
-        (20.93, 32.49, 40.73, 49.41, 63.34), (3.995, 7.96, 10.15, 13.8, 19.13),
-        (0.02294, 0.07612, 0.2063, 0.4655, 1.975),
-        (0.1404, 0.3564, 0.4852, 0.6409, 0.7786), (0.01119, 0.157, 0.2442, 0.4309, 0.6155),
-        0.52, 0.47, (0.22, -0.24)),
+        title="fixed wireless (4G and 5G routers)",
+        homes_measured=64,
+        down_mbps=(8.659, 26.67, 34.99, 70.98, 299.7),
+        up_mbps=(2.578, 5.605, 11.62, 20.6, 32.07),
+        rtt_ms=(20.93, 32.49, 40.73, 49.41, 63.34),
+        jitter_ms=(3.995, 7.96, 10.15, 13.8, 19.13),
+        loss_pct=(0.02294, 0.07612, 0.2063, 0.4655, 1.975),
+        down_dip=(0.1404, 0.3564, 0.4852, 0.6409, 0.7786),
+        up_dip=(0.01119, 0.157, 0.2442, 0.4309, 0.6155),
+        down_low_share=0.52,
+        up_low_share=0.47,
+        rank_correlation=(0.22, -0.24),
+    ),
     "satellite": LinkPreset(
-        "low-orbit satellite", 12,
-        (55.49, 87.21, 191.1, 194.8, 199.1), (10.88, 14.43, 17.73, 18.4, 19.6),
-        (34.2, 34.96, 35.56, 36.11, 42.08), (12.34, 12.73, 13.38, 13.75, 14.27),
-        (0.1848, 0.2119, 0.2456, 0.2778, 5.222),
-        (0.1524, 0.3029, 0.4575, 0.4871, 0.5339), (0.3203, 0.3742, 0.4008, 0.4502, 0.5262),
-        0.50, 0.52, (0.51, -0.49)),
+        title="low-orbit satellite",
+        homes_measured=12,
+        down_mbps=(55.49, 87.21, 191.1, 194.8, 199.1),
+        up_mbps=(10.88, 14.43, 17.73, 18.4, 19.6),
+        rtt_ms=(34.2, 34.96, 35.56, 36.11, 42.08),
+        jitter_ms=(12.34, 12.73, 13.38, 13.75, 14.27),
+        loss_pct=(0.1848, 0.2119, 0.2456, 0.2778, 5.222),
+        down_dip=(0.1524, 0.3029, 0.4575, 0.4871, 0.5339),
+        up_dip=(0.3203, 0.3742, 0.4008, 0.4502, 0.5262),
+        down_low_share=0.50,
+        up_low_share=0.52,
+        rank_correlation=(0.51, -0.49),
+    ),
 }
 
 # Load over the day, 0 at its lowest and 1 at its highest: (hour, load). From the same data: how far the
 # median download of fixed-wireless homes, which share a radio cell, falls in each of Ofcom's nine bins.
-DAY = ((3.0, 0.0), (9.0, 0.38), (15.0, 0.61), (18.5, 0.79), (19.5, 0.86), (20.5, 1.0), (21.5, 0.97),
-       (22.5, 0.74), (23.5, 0.49))
+DAY = (
+    (3.0, 0.0),
+    (9.0, 0.38),
+    (15.0, 0.61),
+    (18.5, 0.79),
+    (19.5, 0.86),
+    (20.5, 1.0),
+    (21.5, 0.97),
+    (22.5, 0.74),
+    (23.5, 0.49),
+)
 DAY_WEIGHT = 0.6  # correlation of a home's load with the curve above; assumption
 AUTOCORRELATION_15MIN = 0.57  # of residual download: household log jackcarter/jackcarter.github.io, 11 months
 UP_DOWN_RESIDUAL = 0.3  # correlation of a home's residual rates; 0.08 to 0.64 in four household logs
@@ -152,25 +208,35 @@ AVAILABILITY: dict[str, SessionPreset | RenewalPreset | StagedPreset] = {
         "length: Weibull(0.85, 2.04 h), fitted to sessions of Overnet peers in homes (Failure Trace Archive, "
         "JPDC 2013, S0743731513000634); start: the evening rise of load in the Ofcom panel, 2023",
         (3.72, 28.26, 79.53, 179.75, 445.01),
-        ((17, 0.18), (18, 0.25), (19, 0.25), (20, 0.20), (21, 0.12))),
+        ((17, 0.18), (18, 0.25), (19, 0.25), (20, 0.20), (21, 0.12)),
+    ),
     "overnight-idle": SessionPreset(
         "phones idle on the charger over night",
         "StudentLife (Dartmouth 2013): charging episodes of an hour or more, length and local hour of start",
         (84.8, 133.2, 444.7, 496.6, 583.5),
-        ((0, 8), (1, 7), (2, 3), (3, 2), (4, 1), (6, 1), (8, 1), (10, 1), (12, 2), (13, 1), (20, 1),
-         (23, 3))),
+        ((0, 8), (1, 7), (2, 3), (3, 2), (4, 1), (6, 1), (8, 1), (10, 1), (12, 2), (13, 1), (20, 1), (23, 3)),
+    ),
     "office": SessionPreset(
         "office computers",
         "44 % are switched off at night (Webber et al., LBNL-46930, 2001); a working day is 7.9 h (American "
         "Time Use Survey 2004) and an hour's break; spread, start at 7 to 9: assumption",
         (462.0, 510.0, 534.0, 558.0, 606.0),
-        ((7, 1), (8, 2), (9, 1)), always_on=0.56),
+        ((7, 1), (8, 2), (9, 1)),
+        always_on=0.56,
+    ),
     "flaky": RenewalPreset(
         "volunteers' computers that come and go",
         "SETI@home hosts, fits by Javadi et al. as used in ComBoS (arcos-combos/combos, parameters.xml): up "
         "Weibull(0.393, 2.964 h), down log-normal(-0.586, 2.444) h",
-        (0.393, 2.964), (-0.586, 2.444)),
+        (0.393, 2.964),
+        (-0.586, 2.444),
+    ),
     "two-leave": StagedPreset(
-        "a scene: all stay but two, which are away once", "no measurement",
-        leavers=2, leave_s=(1500.0, 2100.0), away_s=(600.0, 1200.0), span_s=7200.0),
+        "a scene: all stay but two, which are away once",
+        "no measurement",
+        leavers=2,
+        leave_s=(1500.0, 2100.0),
+        away_s=(600.0, 1200.0),
+        span_s=7200.0,
+    ),
 }

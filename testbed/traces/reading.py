@@ -1,37 +1,190 @@
-"""Open a file, recognise its format, read it, and make traces of it."""
+"""Open files, recognise their format, read them, and make traces of them."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
 
 from testbed.errors import InputError, unknown
 from testbed.traces import formats
-from testbed.traces.assemble import assemble
+from testbed.traces.assemble import ALIGNMENTS, assemble
 from testbed.traces.availability import Availability
 from testbed.traces.formats import Format, Options
 from testbed.traces.links import LinkTrace
+from testbed.traces.records import LinkRecords
 from testbed.traces.report import Report
 from testbed.traces.source import Source
+
+_NO_TRACES = ("readme", "license", "licence", "sources", "manifest", "changelog")
+
+
+def read_traces(
+    paths,
+    kind: str | None = None,
+    *,
+    format: str | None = None,
+    strict: bool = False,
+    report: Report | None = None,
+    **options,
+) -> dict[str, LinkTrace] | dict[str, Availability]:
+    """Traces of one file, of several, or of the files of a folder, by home or device.
+
+    Files of one family (FCC tables, M-Lab's downloads and uploads, a Mahimahi pair) are joined; each other
+    one gives its own homes. kind: 'links', 'availability', or None to take what is found.
+
+    Raises:
+        InputError: a file is missing, in no known format, or holds impossible values.
+    """
+    report = report if report is not None else Report()
+    report.strict = strict
+    settings = _options(options)
+    files = _files(paths)
+    report.path = report.path or ", ".join(str(f) for f in files[:3]) + (" …" if len(files) > 3 else "")
+    whole = report.path
+    recognised = list(_recognised(files, kind, format, report, settings, isinstance(paths, (str, Path))))
+    kinds = {f.kind for _, f in recognised}
+    if len(kinds) > 1:
+        raise InputError(whole, "holds both link and availability traces; name files of one kind")
+    report.format = ", ".join(dict.fromkeys(f.name for _, f in recognised))
+    traces: dict = {}
+    for group in _families(recognised):
+        for name, trace in _read_group(group, settings, report).items():
+            source = group[0][0]
+            traces[name if name not in traces else f"{source.stem}:{name}"] = trace
+    report.path = whole
+    if len(recognised) > 1 and kinds == {"availability"}:
+        traces = _one_clock(traces)
+    return traces
 
 
 def read_link_file(path, *, format=None, strict=False, report=None, **options) -> dict[str, LinkTrace]:
     """See `testbed.traces.links.read_links`."""
-    report, options = _prepare(path, strict, report, options)
-    source = Source(path, report, options.progress)
-    chosen = recognise(source, "links", format)
-    report.format = chosen.name
-    records = chosen.read(source, options)
-    return assemble(records, options.defaults, options.align)
+    return read_traces(path, "links", format=format, strict=strict, report=report, **options)  # type: ignore
 
 
-def read_availability_file(path, *, format=None, strict=False, report=None,
-                           **options) -> dict[str, Availability]:
+def read_availability_file(
+    path, *, format=None, strict=False, report=None, **options
+) -> dict[str, Availability]:
     """See `testbed.traces.availability.read_availability`."""
-    report, options = _prepare(path, strict, report, options)
-    source = Source(path, report, options.progress)
-    chosen = recognise(source, "availability", format)
-    report.format = chosen.name
-    return chosen.read(source, options)
+    return read_traces(path, "availability", format=format, strict=strict, report=report, **options)  # type: ignore
+
+
+def _options(options: dict) -> Options:
+    names = [f.name for f in fields(Options)]
+    for name in options:
+        if name not in names:
+            raise unknown("options", "option", name, names)
+    settings = Options(**options)
+    if settings.align not in ALIGNMENTS:
+        raise unknown("--align", "alignment", settings.align, ALIGNMENTS)
+    return settings
+
+
+def _files(paths) -> list[Path]:
+    if isinstance(paths, (str, Path)):
+        paths = [paths]
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            found = [
+                p
+                for p in sorted(path.iterdir())
+                if p.is_file()
+                and not p.name.startswith(".")
+                and not p.name.lower().startswith(_NO_TRACES)
+                and p.suffix.lower() != ".md"
+            ]
+            if not found:
+                raise InputError(str(path), "is a folder without files; expected traces")
+            files += found
+        else:
+            files.append(path)
+    return files
+
+
+def _recognised(files: Sequence[Path], kind, name, report: Report, settings: Options, alone: bool):
+    """(source, format) of each file; files of a folder that are no traces are left out, with a warning."""
+    if name is None and settings.map and kind != "availability":
+        name = "map"
+    found, left = [], []
+    for file in files:
+        try:
+            source = _source(file, report, settings)
+            found.append((source, recognise(source, kind, name)))
+        except InputError as error:
+            if len(files) == 1:
+                raise
+            left.append((file, error))
+    if not found:
+        raise InputError(
+            report.path, f"none of {len(left)} files is a trace; the first: {left[0][1].message}"
+        )
+    if left:
+        report.warn(f"{len(left)} files are no traces and left out: {', '.join(f.name for f, _ in left[:5])}")
+    return found
+
+
+def _source(file: Path, report: Report, settings: Options) -> Source:
+    keep, report.path = report.path, str(file)
+    try:
+        return Source(file, report, settings.progress)
+    finally:
+        report.path = keep
+
+
+def _families(recognised: list[tuple[Source, Format]]) -> list[list[tuple[Source, Format]]]:
+    """Files that are read into one set of records, in the order of their first."""
+    groups: dict[object, list[tuple[Source, Format]]] = {}
+    for k, (source, found) in enumerate(recognised):
+        key: object = k
+        if found.family == "mahimahi":
+            from testbed.traces.formats.mahimahi import direction_of
+
+            key = (found.family, source.path.parent, direction_of(source.path)[0])
+            if key in groups:
+                continue  # the pair is read from either of its files
+        elif found.family is not None:
+            key = found.family
+        groups.setdefault(key, []).append((source, found))
+    return list(groups.values())
+
+
+def _read_group(group, settings: Options, report: Report) -> dict:
+    records: LinkRecords | None = None
+    for source, found in group:
+        report.path = str(source.path)
+        try:
+            if found.kind == "availability":
+                return found.read(source, settings)
+            if len(group) == 1:
+                records = found.read(source, settings)
+            elif records is None:
+                records = found.read(source, replace(settings, home=settings.home or found.family))
+                records.sparse = records.joined = True
+            else:
+                labels = records.labels
+                found.read(source, replace(settings, home=settings.home or found.family), records)
+                records.labels = labels
+        except RecursionError:
+            raise report.error("is nested too deeply") from None
+        except MemoryError:
+            raise report.error("does not fit into memory") from None
+    assert records is not None
+    return assemble(records, settings.defaults, settings.align)
+
+
+def _one_clock(traces: dict[str, Availability]) -> dict[str, Availability]:
+    """Traces from several files with absolute times, counted from their common beginning."""
+    starts = [t.start_epoch_s for t in traces.values()]
+    if None in starts or len(set(starts)) == 1:
+        return traces
+    origin = min(starts)
+    span = max(t.start_epoch_s + t.span_s for t in traces.values()) - origin
+    return {
+        name: Availability(t.device, t.intervals_s + (t.start_epoch_s - origin), span, origin, t.source)
+        for name, t in traces.items()
+    }
 
 
 def recognise(source: Source, kind: str | None, name: str | None) -> Format:
@@ -41,31 +194,51 @@ def recognise(source: Source, kind: str | None, name: str | None) -> Format:
         InputError: an unknown name, one of the other kind, or a file that no format knows.
     """
     known = formats.all_formats()
+    where = str(source.path)
     if name is not None:
         by_name = {f.name: f for f in known}
         if name not in by_name:
             raise unknown("--format", "format", name, [f.name for f in known if kind in (None, f.kind)])
         if kind not in (None, by_name[name].kind):
-            raise InputError(source.report.path,
-                             f"format {name!r} is for {by_name[name].kind}; expected {kind}")
+            raise InputError(where, f"format {name!r} is for {by_name[name].kind}; expected {kind}")
         return by_name[name]
     scored = [(f.detect(source.sample), f) for f in known]
     best, found = max(scored, key=lambda pair: pair[0])
     if best > 0 and kind in (None, found.kind):
         return found
+    wanted = [pair for pair in scored if pair[1].kind == kind and pair[0] > 0]
+    if wanted:
+        return max(wanted, key=lambda pair: pair[0])[1]
     if best > 0:
-        raise InputError(source.report.path,
-                         f"looks like {found.title}, which holds {found.kind}; expected {kind}")
-    first = source.sample.lines[0][:80] if source.sample.lines else ""
-    raise InputError(source.report.path, f"is in no format that is known; its first line is {first!r}",
-                     hint="give --format, or --map for a table of another shape: see docs/traces.md")
+        raise InputError(where, f"looks like {found.title}, which holds {found.kind}; expected {kind}")
+    raise InputError(
+        where,
+        _why_unknown(source),
+        hint="give --format, or --map for a table of another shape: see docs/traces.md",
+    )
 
 
-def _prepare(path, strict, report, options) -> tuple[Report, Options]:
-    report = report if report is not None else Report()
-    report.path, report.strict = report.path or str(path), strict
-    names = [f.name for f in fields(Options)]
-    for name in options:
-        if name not in names:
-            raise unknown("options", "option", name, names)
-    return report, Options(**options)
+def _why_unknown(source: Source) -> str:
+    """What keeps a file from being a trace, as far as it can be told."""
+    from testbed.traces.names import recognise as by_names
+    from testbed.traces.table import is_value
+
+    layout = source.sample.layout
+    named = {n.field for n in by_names(layout.header)} if layout.header else set()
+    first = source.sample.lines[0].strip()[:80] if source.sample.lines else ""
+    if named & {"rtt_s", "jitter_s", "loss"}:
+        return (
+            f"has delays or losses but no rate ({', '.join(layout.header[:10])}); "
+            "a link trace needs download or upload"
+        )
+    if source.sample.json is not None:
+        return f"is JSON of no format that is known; it begins with {first!r}"
+    if '"msm_id"' in source.sample.text[:4000]:
+        return "holds RIPE Atlas results: delays but no rate; a link trace needs download or upload"
+    regular = [row for row in layout.rows if len(row) == layout.width > 1]
+    if not layout.header and len(regular) > 0.8 * len(layout.rows) and sum(map(is_value, regular[0])) > 1:
+        return (
+            f"is a table without header, whose columns can't be told (first row: {first!r}); a link table's "
+            "columns can be named by number: --map time=1 --map download=2:Mbps"
+        )
+    return f"is in no format that is known; its first line is {first!r}"

@@ -22,9 +22,12 @@ PLAUSIBLE_S = 10.0
 SMALLEST_BPS = 1e3
 
 EXPECTED = {
-    "down_bps": "a rate above 0 and below 1 Tbit/s", "up_bps": "a rate above 0 and below 1 Tbit/s",
-    "rtt_s": "a delay of 0 to 600 s", "jitter_s": "a delay of 0 to 600 s",
-    "loss": "a share of 0 to 1 (0 to 100 %)", "time": "a finite time",
+    "down_bps": "a rate above 0 and below 1 Tbit/s",
+    "up_bps": "a rate above 0 and below 1 Tbit/s",
+    "rtt_s": "a delay of 0 to 600 s",
+    "jitter_s": "a delay of 0 to 600 s",
+    "loss": "a share of 0 to 1 (0 to 100 %)",
+    "time": "a finite time",
 }
 _UNITS = {"down_bps": " bit/s", "up_bps": " bit/s", "rtt_s": " s", "jitter_s": " s", "time": " s"}
 
@@ -70,15 +73,25 @@ class LinkRecords:
     'outage' (no throughput at that time: the rate becomes the floor).
     sparse: rows carry some quantities each by design, so that holding the others is no repair.
     repeats: several rows of one time are one test by design, and the last one is its result.
+    joined: rows come from several files, so that their order is no one's fault.
     labels: field -> the column's name in the file, for messages. absolute: times are Unix times.
     compact: keep values in single precision (files of millions of rows).
-    span_s, hold_s, start_epoch_s: the trace's length, how long a last sample holds, and the Unix time of time 0,
-    where the file states them.
+    span_s, hold_s, start_epoch_s: the trace's length, how long a last sample holds, and the Unix time of
+    time 0, where the file states them.
     """
 
-    def __init__(self, report: Report, *, zero: str = "error", labels: dict[str, str] | None = None,
-                 absolute: bool = False, floor_bps: float = 8000.0, sparse: bool = False,
-                 repeats: bool = False, compact: bool = False):
+    def __init__(
+        self,
+        report: Report,
+        *,
+        zero: str = "error",
+        labels: dict[str, str] | None = None,
+        absolute: bool = False,
+        floor_bps: float = 8000.0,
+        sparse: bool = False,
+        repeats: bool = False,
+        compact: bool = False,
+    ):
         self.report = report
         self.zero = zero
         self.labels = labels or {}
@@ -86,11 +99,17 @@ class LinkRecords:
         self.floor_bps = floor_bps
         self.sparse = sparse
         self.repeats = repeats
+        self.joined = False
         self.typecode = "f" if compact else "d"
         self.span_s: float | None = None
         self.hold_s: float | None = None
         self.start_epoch_s: float | None = None
         self.homes: dict[str, Rows] = {}
+        self.aliases: dict[str, str] = {}
+
+    def alias(self, prefix: str, name: str) -> str:
+        """'client-00001' for a name (an address, a person's) that is not to be carried over."""
+        return self.aliases.setdefault(name, f"{prefix}-{len(self.aliases) + 1:05d}")
 
     def __len__(self) -> int:
         return sum(len(rows.times) for rows in self.homes.values())
@@ -101,8 +120,17 @@ class LinkRecords:
             rows = self.homes[name] = Rows(self.typecode)
         return rows
 
-    def add(self, line: int | None, home: str, time: float, down: float = NAN, up: float = NAN,
-            rtt: float = NAN, jitter: float = NAN, loss: float = NAN) -> bool:
+    def add(
+        self,
+        line: int | None,
+        home: str,
+        time: float,
+        down: float = NAN,
+        up: float = NAN,
+        rtt: float = NAN,
+        jitter: float = NAN,
+        loss: float = NAN,
+    ) -> bool:
         """Check and append one row; False when it was a failed test and dropped.
 
         Raises:
@@ -121,7 +149,8 @@ class LinkRecords:
                     self._raised(line)
                     values[i] = self.floor_bps
         if all(value != value for value in values):
-            self.failed(line, "no value")
+            if not self.sparse:
+                self.failed(line, "no value")
             return False
         for name, value in zip(FIELDS, values):
             if value == value and not possible(name, value):
@@ -135,12 +164,17 @@ class LinkRecords:
         self.report.repair("failed tests dropped", why, line)
 
     def _raised(self, line) -> None:
-        self.report.repair(f"no throughput: raised to the floor of {self.floor_bps / 1e3:g} kbit/s", line=line)
+        self.report.repair(
+            f"no throughput: raised to the floor of {self.floor_bps / 1e3:g} kbit/s", line=line
+        )
 
     def error(self, line, field, value):
         """The error for an impossible value of a field."""
-        return self.report.error(f"{value:g}{_UNITS.get(field, '')}; expected {EXPECTED[field]}", line,
-                                 self.labels.get(field, field))
+        return self.report.error(
+            f"{value:g}{_UNITS.get(field, '')}; expected {EXPECTED[field]}",
+            line,
+            self.labels.get(field, field),
+        )
 
 
 def possible(field: str, value: float) -> bool:

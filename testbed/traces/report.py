@@ -48,8 +48,9 @@ class Report:
             text += f", column {column}"
         return text
 
-    def error(self, message: str, line: int | None = None, column: str | None = None,
-              hint: str | None = None) -> InputError:
+    def error(
+        self, message: str, line: int | None = None, column: str | None = None, hint: str | None = None
+    ) -> InputError:
         """The error to raise for this file."""
         return InputError(self.place(line, column), message, hint=hint)
 
@@ -60,8 +61,11 @@ class Report:
             InputError: when `strict`.
         """
         if self.strict:
-            raise self.error(f"{kind}{': ' + detail if detail else ''}; --strict refuses this", line,
-                             hint="leave --strict out to have it repaired and counted")
+            raise self.error(
+                f"{kind}{': ' + detail if detail else ''}; --strict refuses this",
+                line,
+                hint="leave --strict out to have it repaired and counted",
+            )
         entry = self.repairs.setdefault(kind, Repair())
         entry.count += count
         if len(entry.examples) < _EXAMPLES:
@@ -84,7 +88,13 @@ class Report:
     def as_dict(self) -> dict:
         """Plain data, for --json."""
         return {
-            "file": self.path, "format": self.format, "rows": self.rows, "failed_tests": self.failed,
+            "file": self.path,
+            "format": self.format,
+            "rows": self.rows,
+            "failed_tests": self.failed,
             "repairs": {k: {"count": r.count, "examples": r.examples} for k, r in self.repairs.items()},
-            "notes": self.notes, "assumed": self.assumed, "warnings": self.warnings, "dropped": self.dropped,
+            "notes": self.notes,
+            "assumed": self.assumed,
+            "warnings": self.warnings,
+            "dropped": self.dropped,
         }

@@ -1,4 +1,4 @@
-"""When a device whose state is logged counts as available: 'charging and wifi and not screen', 'battery >= 50'."""
+"""When a device whose state is logged counts as available: 'charging and wifi and battery >= 50'."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ class Rule:
         while at < len(text.rstrip()):
             match = _TOKEN.match(text, at)
             if not match:
-                raise InputError(where, f"rule {text!r}: can't read {text[at:at + 10]!r}; expected names, and, or, "
-                                        "not, brackets and comparisons such as battery >= 50")
+                raise InputError(
+                    where,
+                    f"rule {text!r}: can't read {text[at : at + 10]!r}; expected names, and, or, "
+                    "not, brackets and comparisons such as battery >= 50",
+                )
             tokens.append(match[1])
             at = match.end()
         parser = _Parser(tokens, text, where)

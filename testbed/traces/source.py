@@ -60,7 +60,7 @@ class Sample:
 
     @functools.cached_property
     def json(self):
-        """The sample as JSON: the whole document, or the objects of its first lines; None when it is neither."""
+        """The sample as JSON: the document, or the objects of its first lines; None when it is neither."""
         from testbed.traces.json_text import from_sample
 
         return from_sample(self)
@@ -83,8 +83,7 @@ class Source:
         InputError: missing, empty, a folder, or a kind of file that is not read.
     """
 
-    def __init__(self, path: str | Path, report: Report,
-                 progress: Callable[[int, int], None] | None = None):
+    def __init__(self, path: str | Path, report: Report, progress: Callable[[int, int], None] | None = None):
         self.path = Path(path)
         self.report = report
         self.progress = progress
@@ -133,8 +132,11 @@ class Source:
             return
         odd = sum(byte < 9 or 13 < byte < 32 for byte in head[:4096])
         if odd > 0.1 * min(len(head), 4096):
-            raise InputError(str(self.path), "is not text (too many control characters)",
-                             hint="binary files other than Parquet are not read; export to CSV or JSON")
+            raise InputError(
+                str(self.path),
+                "is not text (too many control characters)",
+                hint="binary files other than Parquet are not read; export to CSV or JSON",
+            )
 
     def _open(self) -> io.BufferedIOBase:
         """The decompressed bytes."""
@@ -158,12 +160,16 @@ class Source:
             raise InputError(str(self.path), f"is a damaged zip archive ({error})") from None
         members = [m for m in archive.namelist() if not m.endswith("/") and not m.startswith("__MACOSX")]
         if any(m.startswith("xl/") for m in members):
-            raise InputError(str(self.path), "is an Excel workbook; expected text",
-                             hint="save the sheet as CSV")
+            raise InputError(
+                str(self.path), "is an Excel workbook; expected text", hint="save the sheet as CSV"
+            )
         if len(members) != 1:
             listed = ", ".join(sorted(members)[:6])
-            raise InputError(str(self.path), f"holds {len(members)} files ({listed}); expected one",
-                             hint="unpack it and name the folder or the file")
+            raise InputError(
+                str(self.path),
+                f"holds {len(members)} files ({listed}); expected one",
+                hint="unpack it and name the folder or the file",
+            )
         try:
             return archive.open(members[0])  # type: ignore[return-value]
         except (RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
@@ -194,7 +200,7 @@ class Source:
                 yield decoder.decode(piece).encode() if decoder else piece
 
     def blocks(self) -> Iterator[tuple[int, bytes, bool]]:
-        """(number of its first line, whole lines with LF ends, whether the last line was ended) of each piece."""
+        """(number of the first line, lines with LF ends, whether the last line was ended) of each piece."""
         number, rest, end = 1, b"", b"\n"
         if b"\n" not in self.sample.head and b"\r" in self.sample.head:
             end = b"\r"
@@ -206,8 +212,9 @@ class Source:
             if not cut:
                 rest += piece
                 if len(rest) > LONGEST_LINE:
-                    raise self.report.error(f"is longer than {LONGEST_LINE >> 20} MiB; expected a log line",
-                                            number)
+                    raise self.report.error(
+                        f"is longer than {LONGEST_LINE >> 20} MiB; expected a log line", number
+                    )
                 continue
             block, rest = rest + piece[:cut], piece[cut:]
             yield number, block, True
@@ -240,8 +247,9 @@ class Source:
             self.report.note("lines end in CR LF")
             text = text.rstrip("\r")
         if "\x00" in text:
-            self.report.repair("NUL bytes removed (power loss while writing?)", f"{text.count(chr(0))} bytes",
-                               number)
+            self.report.repair(
+                "NUL bytes removed (power loss while writing?)", f"{text.count(chr(0))} bytes", number
+            )
             text = text.replace("\x00", "")
         return text
 
@@ -251,8 +259,10 @@ class Source:
         for piece in self.chunks():
             total += len(piece)
             if total > LONGEST_TEXT:
-                raise self.report.error(f"is larger than {LONGEST_TEXT >> 30} GiB as one document",
-                                        hint="use JSON lines (one object a line), which are read as a stream")
+                raise self.report.error(
+                    f"is larger than {LONGEST_TEXT >> 30} GiB as one document",
+                    hint="use JSON lines (one object a line), which are read as a stream",
+                )
             pieces.append(piece)
         raw = b"".join(pieces)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -69,15 +70,18 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """The usual number of cells."""
-        if self.header:
-            return len(self.header)
+        """The number of cells of the header, or of most rows."""
+        return len(self.header) if self.header else self.row_width
+
+    @functools.cached_property
+    def row_width(self) -> int:
+        """The number of cells of most rows."""
         counts = [len(row) for row in self.rows]
         return max(set(counts), key=counts.count) if counts else 0
 
 
 def layout(sample: Sample) -> Layout:
-    """The layout of a sample. A first line '#a,b,c' is the header when the lines after it have as many cells."""
+    """The layout of a sample. A first line '#a,b,c' is the header when the next line has as many cells."""
     lines = list(sample.lines)
     commented = False
     if len(lines) > 1 and lines[0].startswith("#") and not lines[1].startswith("#"):

@@ -21,8 +21,8 @@ class TableFormat:
     """A table format.
 
     needs: names that a header of this format has (compared without case, '.' as '_').
-    columns: field -> (names in order of preference, unit). time: names, the second one (if any) of the time of
-    day; empty for a format without times. homes: names that together name the home.
+    columns: field -> (names in order of preference, unit). time: names, the second one (if any) of the time
+    of day; empty for a format without times. homes: names that together name the home.
     unheaded: for tables without header, a function from the layout to name -> index, or None when it is
     another format.
     loss_pair: names of (failures, successes). alive: name of the column that is 0 for a failed test.
@@ -78,8 +78,9 @@ class TableFormat:
             return where
         found = self.unheaded(layout) if self.unheaded else None
         if found is None:
-            raise source.report.error(f"has no header and is not laid out as {self.title}",
-                                      hint="name the columns by --map")
+            raise source.report.error(
+                f"has no header and is not laid out as {self.title}", hint="name the columns by --map"
+            )
         return {_plain(name): i for name, i in found.items()}
 
     def _plan(self, layout: Layout, where: dict[str, int], source: Source, options: Options) -> Plan:
@@ -101,10 +102,20 @@ class TableFormat:
         if not layout.header:
             drops = [n for n in self.drops if _plain(n) in where]
         return Plan(
-            tuple(columns), time, homes, width=None if self.ragged else layout.width, zero=self.zero,
-            sparse=self.sparse, repeats=self.repeats, population=self.population, private=tuple(drops),
+            tuple(columns),
+            time,
+            homes,
+            width=None if self.ragged else layout.width,
+            zero=self.zero,
+            sparse=self.sparse,
+            repeats=self.repeats,
+            population=self.population,
+            private=tuple(drops),
             decimal_comma=decimal_comma(layout, [c.index for c in columns]),
-            loss_pair=pair if pair and min(pair) >= 0 else None, alive=alive, marks=self.marks)
+            loss_pair=pair if pair and min(pair) >= 0 else None,
+            alive=alive,
+            marks=self.marks,
+        )
 
     def _time(self, layout: Layout, where, report, options: Options) -> TimeColumns:
         found = []

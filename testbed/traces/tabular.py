@@ -1,4 +1,4 @@
-"""Read the rows of a table by a plan: in bulk where a piece of the file is clean, line by line where it is not.
+"""Read the rows of a table by a plan: in bulk where a piece of the file is clean, else line by line.
 
 The line-by-line reader defines what a file means; the bulk reader only ever takes pieces in which every cell
 is a plain value, and leaves all others to it.
@@ -16,8 +16,10 @@ from testbed.traces.source import Source
 from testbed.traces.table import Layout, split
 from testbed.traces.times import Clock
 from testbed.traces.units_of import factor as unit_factor
+from testbed.traces.units_of import scaled
 
 COMPACT_ABOVE = 128 << 20  # bytes of text from which values are kept in single precision
+SMALLEST_PIECE = 4096  # bytes below which a piece is not worth the bulk reader's call
 BROKEN = 0.5  # a file with a larger share of unreadable rows is of another format
 
 
@@ -30,15 +32,26 @@ class _Unreadable(ValueError):
 class TableReader:
     """Reads one source into one LinkRecords."""
 
-    def __init__(self, source: Source, options, layout: Layout, plan: Plan,
-                 records: LinkRecords | None = None):
+    def __init__(
+        self, source: Source, options, layout: Layout, plan: Plan, records: LinkRecords | None = None
+    ):
         self.source, self.options, self.layout, self.plan = source, options, layout, plan
         self.report = source.report
         labels = {c.field: c.label for c in plan.columns} | {"time": plan.time.label} | plan.labels
-        self.records = records if records is not None else LinkRecords(
-            self.report, zero=plan.zero, labels=labels, floor_bps=options.floor_bps, sparse=plan.sparse,
-            absolute=plan.time.kind not in (RELATIVE, TIME_OF_DAY, EVEN),
-            repeats=plan.repeats, compact=source.unpacked_bytes > COMPACT_ABOVE)
+        self.records = (
+            records
+            if records is not None
+            else LinkRecords(
+                self.report,
+                zero=plan.zero,
+                labels=labels,
+                floor_bps=options.floor_bps,
+                sparse=plan.sparse,
+                absolute=plan.time.kind not in (RELATIVE, TIME_OF_DAY, EVEN),
+                repeats=plan.repeats,
+                compact=source.unpacked_bytes > COMPACT_ABOVE,
+            )
+        )
         self.home = options.home or source.stem
         self.clock = Clock(self.report, options.zone, options.dates)
         self.clock.learn(self._stamp(row) for row in layout.rows if len(row) >= plan.cells)
@@ -54,11 +67,8 @@ class TableReader:
         plan, report = self.plan, self.report
         report.drop(*plan.private)
         bulk = BulkReader(self.layout, plan, self.clock, self.records, self.home)
-        header_seen = not self.layout.header
-        for first, block, ended in self.source.blocks():
-            if header_seen and ended and (rows := bulk.take(block)):
-                self.kept += rows
-                continue
+        self.header_seen = not self.layout.header
+        for first, block, ended in self._left_over(bulk):
             lines = block.split(b"\n")
             if ended:
                 lines.pop()
@@ -67,20 +77,51 @@ class TableReader:
                 if not line.strip():
                     continue
                 if line.startswith("#"):
-                    header_seen = header_seen or self.layout.commented
+                    self.header_seen = self.header_seen or self.layout.commented
                     continue
                 cells = split(line, self.layout.delimiter)
                 if self.layout.header and tuple(cells) == self.layout.header:
-                    if header_seen:
+                    if self.header_seen:
                         report.repair("header repeated in the middle: skipped", line=first + i)
-                    header_seen = True
+                    self.header_seen = True
                     continue
                 self._row(first + i, line, cells, ended or i < len(lines) - 1)
+        if plan.time.kind == EVEN and self.kept == 1:
+            report.assumed.pop("time", None)  # a single row needs no time
         if self.broken > BROKEN * (self.kept + self.broken):
-            examples = next((r.examples for k, r in report.repairs.items() if k.startswith("unreadable")), [""])
-            raise report.error(f"{self.broken} of {self.broken + self.kept} rows can't be read as {report.format}: "
-                               f"{examples[0]}", hint="name another --format, or the columns by --map")
+            examples = next(
+                (r.examples for k, r in report.repairs.items() if k.startswith("unreadable")), [""]
+            )
+            raise report.error(
+                f"{self.broken} of {self.broken + self.kept} rows can't be read as {report.format}: "
+                f"{examples[0]}",
+                hint="name another --format, or the columns by --map",
+            )
         return self.records
+
+    def _left_over(self, bulk: BulkReader):
+        """The blocks, and pieces of blocks, that the bulk reader leaves to be read line by line."""
+        in_vain = 0
+        for first, block, ended in self.source.blocks():
+            if not ended or not self.header_seen or in_vain > 4:
+                yield first, block, ended
+                continue
+            before = bulk.taken
+            yield from self._halved(bulk, first, block)
+            in_vain = 0 if bulk.taken > before else in_vain + 1
+
+    def _halved(self, bulk: BulkReader, first: int, block: bytes):
+        """What remains of a block after its clean parts are taken."""
+        rows = bulk.take(block)
+        if rows:
+            self.kept += rows
+            return
+        cut = block.find(b"\n", len(block) // 2) + 1
+        if not bulk.usable or len(block) < SMALLEST_PIECE or cut in (0, len(block)):
+            yield first, block, True
+            return
+        yield from self._halved(bulk, first, block[:cut])
+        yield from self._halved(bulk, first + block.count(b"\n", 0, cut), block[cut:])
 
     def _row(self, line: int, text: str, cells: list[str], ended: bool) -> None:
         plan, report = self.plan, self.report
@@ -113,9 +154,13 @@ class TableReader:
         self.kept += 1
         if plan.alive is not None and cells[plan.alive] in ("0", ""):
             report.rows += 1
-            self.records.failed(line, f"{plan.labels.get('alive', 'successes')} is {cells[plan.alive] or 'empty'}")
+            self.records.failed(
+                line, f"{plan.labels.get('alive', 'successes')} is {cells[plan.alive] or 'empty'}"
+            )
             return
         name = " ".join(filter(None, (cells[i] for i in plan.homes)))
+        if plan.alias and name:
+            name = self.records.alias(plan.alias, name)
         if plan.population is not None:
             self.members += 1
             name = f"{name or plan.population}-{self.members:05d}"
@@ -147,7 +192,7 @@ class TableReader:
                 value = number(cells[time.index], self.plan.decimal_comma)
                 if value is None:
                     raise ValueError("is empty; expected a time")
-                return value * time.factor
+                return scaled(value, time.factor)
             return self.clock.epoch(self._stamp(cells))
         except ValueError as error:
             raise _Unreadable(str(error), time.label) from None
@@ -180,7 +225,7 @@ class TableReader:
             return None
         if unit is None:
             raise _Unreadable(f"{cell!r} has no unit", column.label)
-        return value * unit if math.isfinite(value) else None
+        return scaled(value, unit) if math.isfinite(value) else None
 
     def _cell_unit(self, field: str, unit: str) -> float | None:
         key = (field, unit)

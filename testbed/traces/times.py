@@ -19,8 +19,7 @@ _CLOCK = re.compile(rf"(\d{{1,2}}):(\d{{2}})(?::(\d{{2}})(?:[.,](\d{{1,9}}))?)?{
 _TIME = rf"(\d{{1,2}})[:.](\d{{2}})(?:[:.](\d{{2}})(?:[.,](\d{{1,9}}))?)?{_HALF}"
 _ZONE = r"\s*(Z|UTC|GMT|[+-]\d{2}:?(?:\d{2})?)?"
 _YMD = re.compile(rf"(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}})(?:[T_ ,]+{_TIME})?{_ZONE}\Z", re.ASCII)
-_PARTS = re.compile(rf"(\d{{1,2}})([-/.])(\d{{1,2}})\2(\d{{4}}|\d{{2}})(?:[T ,]+{_TIME})?{_ZONE}\Z",
-                    re.ASCII)
+_PARTS = re.compile(rf"(\d{{1,2}})([-/.])(\d{{1,2}})\2(\d{{4}}|\d{{2}})(?:[T ,]+{_TIME})?{_ZONE}\Z", re.ASCII)
 _NUMBER = re.compile(r"\d+(\.\d*)?([eE]\+?\d{1,2})?\Z", re.ASCII)
 _OFFSET = re.compile(r"([+-])(\d{2}):?(\d{2})?\Z", re.ASCII)
 
@@ -87,15 +86,22 @@ class Clock:
         elif second > 12:
             self.order = "mdy"
         else:
-            falls = [sum(b < a for a, b in zip(keys, keys[1:])) for keys in
-                     ([(y, m, d) for d, m, y in seen], [(y, m, d) for m, d, y in seen])]
+            falls = [
+                sum(b < a for a, b in zip(keys, keys[1:]))
+                for keys in ([(y, m, d) for d, m, y in seen], [(y, m, d) for m, d, y in seen])
+            ]
             if falls[0] != falls[1]:
                 self.order = "dmy" if falls[0] < falls[1] else "mdy"
             else:
                 self.order = "mdy"
-                self.report.repair("dates that could be day/month or month/day: read as month/day "
-                                   "(--dates dmy states the other)", f"{seen[0][0]}/{seen[0][1]}")
-        self.report.note("dates are day, month, year" if self.order == "dmy" else "dates are month, day, year")
+                self.report.repair(
+                    "dates that could be day/month or month/day: read as month/day "
+                    "(--dates dmy states the other)",
+                    f"{seen[0][0]}/{seen[0][1]}",
+                )
+        self.report.note(
+            "dates are day, month, year" if self.order == "dmy" else "dates are month, day, year"
+        )
 
     def epoch(self, text: str) -> float:
         """Unix seconds of a date, an ISO stamp or a Unix time in s, ms, µs or ns.
@@ -113,7 +119,9 @@ class Clock:
         else:
             match = _PARTS.match(text)
             if not match:
-                raise ValueError(f"{text!r} is not a time; expected a date with a time of day, or a Unix time")
+                raise ValueError(
+                    f"{text!r} is not a time; expected a date with a time of day, or a Unix time"
+                )
             if self.order is None:
                 self.learn([text])
             a, b, y = int(match[1]), int(match[3]), int(match[4])
@@ -175,8 +183,9 @@ class Clock:
         value = _unix(stamp.replace(tzinfo=self.zone), extra)
         again = _unix(stamp.replace(tzinfo=self.zone, fold=1), extra)
         if again > value and self._last is not None and self._last >= value:
-            self.report.note("daylight saving ends within the file: the hour that comes twice is told apart "
-                             "by its order")
+            self.report.note(
+                "daylight saving ends within the file: the hour that comes twice is told apart by its order"
+            )
             value = again
         elif again < value:
             self.report.repair("times that daylight saving skips: moved by an hour", stamp.isoformat(" "))

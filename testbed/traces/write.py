@@ -14,8 +14,9 @@ READABLE = ("download_mbps", "upload_mbps", "rtt_ms", "jitter_ms", "loss_pct")
 _FACTORS = (1e-6, 1e-6, 1e3, 1e3, 1e2)
 
 
-def write_links(traces: Mapping[str, LinkTrace], out: TextIO, *, readable: bool = False,
-                comments: tuple[str, ...] = ()) -> None:
+def write_links(
+    traces: Mapping[str, LinkTrace], out: TextIO, *, readable: bool = False, comments: tuple[str, ...] = ()
+) -> None:
     """All homes in one table, home after home. readable: Mbit/s, ms and % to 4 significant digits."""
     _comments(out, traces.values(), comments)
     out.write(",".join(("time_s", "home", *(READABLE if readable else SI))) + "\n")
@@ -30,8 +31,9 @@ def write_links(traces: Mapping[str, LinkTrace], out: TextIO, *, readable: bool 
             out.write(f"{exact(t)},{name},{','.join(cells)}\n")
 
 
-def write_availability(traces: Mapping[str, Availability], out: TextIO, *,
-                       comments: tuple[str, ...] = ()) -> None:
+def write_availability(
+    traces: Mapping[str, Availability], out: TextIO, *, comments: tuple[str, ...] = ()
+) -> None:
     """All devices in one table; a device that is never available has a row of empty times."""
     _comments(out, traces.values(), comments)
     out.write("device,start_s,end_s\n")

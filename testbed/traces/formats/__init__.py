@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.traces.assemble import Defaults
-from testbed.traces.source import Sample, Source
+from testbed.traces.source import Sample
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Options:
 
     home: name for the only home of a file that names none (default: the file's name).
     zone: IANA time zone of times without one (default UTC). dates: 'dmy' or 'mdy' for dates such as 02/10/21.
-    map: what the columns of a table mean, as 'download=COLUMN:UNIT'. every_s: time between rows that have none.
-    bin_s: interval over which single packets become a rate. zero: 'failed', 'outage' or 'error' for rates of 0
-    in a mapped table. rule: when a device whose state is logged counts as available.
+    map: what the columns of a table mean, as 'download=COLUMN:UNIT'. every_s: time between rows without one.
+    bin_s: interval over which single packets become a rate. zero: 'failed', 'outage' or 'error' for rates of
+    0 in a mapped table. rule: when a device whose state is logged counts as available.
     most: homes that are drawn from a population file. align: see `assemble`.
     floor_bps: the rate that stands for 'no throughput'. progress: (bytes read, bytes in all).
     """

@@ -20,10 +20,22 @@ from testbed.traces.numbers import number
 from testbed.traces.rules import Rule
 from testbed.traces.source import Sample, Source
 from testbed.traces.table import split
-from testbed.traces.times import Clock, iso, is_stamp
+from testbed.traces.times import Clock, is_stamp, iso
 
 HEADER = ("device", "start_s", "end_s")
-_DEVICE = ("device", "device_id", "node", "node_id", "host", "client", "client_id", "id", "user", "unit_id", "name")
+_DEVICE = (
+    "device",
+    "device_id",
+    "node",
+    "node_id",
+    "host",
+    "client",
+    "client_id",
+    "id",
+    "user",
+    "unit_id",
+    "name",
+)
 _START = ("start_s", "start", "start_time", "begin", "from", "on")
 _END = ("end_s", "end", "end_time", "stop", "to", "off")
 
@@ -51,12 +63,16 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
     report, layout = source.report, source.sample.layout
     where = _columns(layout.header)
     if where is None:
-        raise report.error(f"has the columns {', '.join(layout.header) or '(none)'}; expected {', '.join(HEADER)}")
+        raise report.error(
+            f"has the columns {', '.join(layout.header) or '(none)'}; expected {', '.join(HEADER)}"
+        )
     rule = Rule.parse(options.rule, report.path) if options.rule else None
     if "state" in where and rule is None:
         states = sorted({row[where["state"]] for row in layout.rows if len(row) > where["state"]})
-        raise report.error(f"has intervals of the states {', '.join(states[:8])}; which one is available?",
-                           hint=f"say it: --rule 'state = {states[0]}'")
+        raise report.error(
+            f"has intervals of the states {', '.join(states[:8])}; which one is available?",
+            hint=f"say it: --rule 'state = {states[0]}'",
+        )
     found, absolute = _intervals(source, options, where, rule)
     span = None
     if "span_s" in layout.meta:
@@ -74,8 +90,14 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
     origin = min((float(i[:, 0].min()) for i in raw.values() if len(i)), default=0.0) if absolute else 0.0
     if absolute:
         report.note(f"times are counted from {iso(origin)}")
-    return build(raw, report, span_s=span, origin_s=origin, start_epoch_s=origin if absolute else start,
-                 outages=any("offline" in n.lower() or "outage" in n.lower() for n in layout.header))
+    return build(
+        raw,
+        report,
+        span_s=span,
+        origin_s=origin,
+        start_epoch_s=origin if absolute else start,
+        outages=any("offline" in n.lower() or "outage" in n.lower() for n in layout.header),
+    )
 
 
 def _intervals(source: Source, options: Options, where: dict[str, int], rule: Rule | None):
@@ -125,8 +147,9 @@ def _intervals(source: Source, options: Options, where: dict[str, int], rule: Ru
                 raise report.error(f"{cell!r}; expected seconds from 0 on", line, column)
             edges.append(value)
         if edges[1] <= edges[0]:
-            raise report.error(f"{edges[1]:g} is not after the start, {edges[0]:g}", line,
-                               layout.header[where["end"]])
+            raise report.error(
+                f"{edges[1]:g} is not after the start, {edges[0]:g}", line, layout.header[where["end"]]
+            )
         intervals.append((edges[0], edges[1]))
     return found, bool(absolute)
 

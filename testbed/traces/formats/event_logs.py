@@ -1,4 +1,4 @@
-"""Logs of on and off: a table of (time, device, event), of (time, state) samples, or JSON lines of preemptions.
+"""Logs of on and off: tables of (time, device, event), of (time, state) samples, JSON lines of preemptions.
 
 Times are Unix times, dates, or numbers whose unit the header names; add/remove logs without header are in ms.
 """
@@ -15,11 +15,20 @@ from testbed.traces.table import split
 from testbed.traces.times import Clock, is_stamp
 from testbed.traces.units_of import time_factor
 
-ON = {"on", "up", "add", "added", "online", "available", "start", "started", "join", "joined", "launch", "launched",
-      "active", "resume", "resumed", "running", "connected", "recovered", "true", "1", "connect", "open"}
-OFF = {"off", "down", "remove", "removed", "offline", "unavailable", "stop", "stopped", "leave", "left", "terminate",
-       "terminated", "preempt", "preempted", "inactive", "suspend", "suspended", "failed", "disconnected", "false",
-       "0", "disconnect", "closed", "interrupted", "evicted"}
+
+def _words_of(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ON = _words_of(
+    "1 active add added available connect connected join joined launch launched on online open "
+    "recovered resume resumed running start started true up"
+)
+OFF = _words_of(
+    "0 closed disconnect disconnected down evicted failed false inactive interrupted leave left off "
+    "offline preempt preempted remove removed stop stopped suspend suspended terminate terminated "
+    "unavailable"
+)
 WORDS = (ON | OFF) - {"0", "1", "true", "false"}
 _TIME = ("timestamp", "time", "datetime", "time_s", "time_ms", "t", "date", "ts")
 _DEVICE = ("device", "device_id", "node", "node_id", "host", "client", "client_id", "id", "name", "instance")
@@ -87,7 +96,9 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
             continue
         report.rows += 1
         if len(cells) <= max(where.values()):
-            report.repair("last line cut short: dropped" if not ended else "unreadable rows dropped", text[:60], line)
+            report.repair(
+                "last line cut short: dropped" if not ended else "unreadable rows dropped", text[:60], line
+            )
             continue
         word = cells[where["event"]].lower()
         if word not in ON | OFF:
@@ -137,24 +148,38 @@ def _sampled(samples, source: Source, absolute: bool) -> dict[str, Availability]
         raw[device], end, missing = from_samples(points)
         ends.append(end)
         holes += missing
-    report.note("states hold until the next report; without one for 4.5 times the usual step, a device is away")
+    report.note(
+        "states hold until the next report; without one for 4.5 times the usual step, a device is away"
+    )
     if holes:
         report.note(f"{holes} holes between reports count as away")
     first = min(t for points in samples.values() for t, _ in points)
-    return build(raw, report, span_s=max(ends) - first, origin_s=first, start_epoch_s=first if absolute else None)
+    return build(
+        raw, report, span_s=max(ends) - first, origin_s=first, start_epoch_s=first if absolute else None
+    )
 
 
 def _event(value) -> bool:
-    return isinstance(value, list) and len(value) == 3 and isinstance(value[0], (int, float)) \
-        and isinstance(value[1], str) and isinstance(value[2], dict) and "nodes" in value[2]
+    return (
+        isinstance(value, list)
+        and len(value) == 3
+        and isinstance(value[0], (int, float))
+        and isinstance(value[1], str)
+        and isinstance(value[2], dict)
+        and "nodes" in value[2]
+    )
 
 
 def detect_json(sample: Sample) -> float:
-    return 1.0 if isinstance(sample.json, list) and (_event(sample.json) or any(map(_event, sample.json))) else 0.0
+    return (
+        1.0
+        if isinstance(sample.json, list) and (_event(sample.json) or any(map(_event, sample.json)))
+        else 0.0
+    )
 
 
 def read_json(source: Source, options: Options) -> dict[str, Availability]:
-    """[time in ms, 'add' | 'remove' | …, {"nodes": […], "duration": ms}] a line, as Parcae's scripts write them."""
+    """[time in ms, 'add' | 'remove' | …, {"nodes": […], "duration": ms}] a line, as Parcae's scripts do."""
     report = source.report
     switches = Switches(report)
     for line, value in objects(source):
@@ -171,5 +196,7 @@ def read_json(source: Source, options: Options) -> dict[str, Availability]:
     return switches.build(absolute=False)
 
 
-FORMATS = (Format("events", "availability", "a log of on/off events or states", detect, read),
-           Format("events-json", "availability", "a log of preemptions (JSON lines)", detect_json, read_json))
+FORMATS = (
+    Format("events", "availability", "a log of on/off events or states", detect, read),
+    Format("events-json", "availability", "a log of preemptions (JSON lines)", detect_json, read_json),
+)

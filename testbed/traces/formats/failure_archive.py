@@ -1,4 +1,4 @@
-"""Failure Trace Archive, event_trace.tab: a node's states with Unix start and stop; event_type 1 is available."""
+"""Failure Trace Archive, event_trace.tab: nodes' states, Unix start and stop; event_type 1 is available."""
 
 from __future__ import annotations
 
@@ -61,8 +61,13 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
         last = stop if last is None else max(last, stop)
     if first is None:
         raise report.error("holds no readable event")
-    return build({n: np.array(i, dtype=float).reshape(-1, 2) for n, i in found.items()}, report,
-                 span_s=last - first, origin_s=first, start_epoch_s=first)
+    return build(
+        {n: np.array(i, dtype=float).reshape(-1, 2) for n, i in found.items()},
+        report,
+        span_s=last - first,
+        origin_s=first,
+        start_epoch_s=first,
+    )
 
 
 FORMATS = (Format("failure-trace-archive", "availability", "a Failure Trace Archive table", detect, read),)

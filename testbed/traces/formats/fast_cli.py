@@ -34,8 +34,14 @@ def read(source: Source, options: Options, records: LinkRecords | None = None) -
         return (clock.epoch(str(time)) if time else None, down, up, number_at(value, "latency"), None, None)
 
     source.report.drop("userIp", "userLocation")
-    return json_records(source, options, row, scale=(1.0, 1.0, 1e-3, 1e-3, 1e-2), records=records,
-                        labels={"down_bps": "downloadSpeed", "up_bps": "uploadSpeed", "rtt_s": "latency"})
+    return json_records(
+        source,
+        options,
+        row,
+        scale=(1.0, 1.0, 1e-3, 1e-3, 1e-2),
+        records=records,
+        labels={"down_bps": "downloadSpeed", "up_bps": "uploadSpeed", "rtt_s": "latency"},
+    )
 
 
 FORMATS = (Format("fast-cli-json", "links", "fast-cli results (--json)", detect, read),)

@@ -1,7 +1,7 @@
 """FedScale's client behaviour as JSON or CSV: per device `active` and `inactive` times [s] and `finish_time`.
 
-Interval j is active[j] to inactive[j]; the trace begins anew at finish_time. The pickle of the same content is
-never read, since loading one runs whatever code it holds.
+Interval j is active[j] to inactive[j]; the trace begins anew at finish_time. The pickle of the same content
+is never read, since loading one runs whatever code it holds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def read_csv(source: Source, options: Options) -> dict[str, Availability]:
     report, layout = source.report, source.sample.layout
     names = [n.lower() for n in layout.header]
     at = {key: names.index(key) for key in _KEYS}
-    who = next((names.index(n) for n in ("id", "device", "client", "client_id", "device_id", "") if n in names), -1)
+    who = next(
+        (names.index(n) for n in ("id", "device", "client", "client_id", "device_id", "") if n in names), -1
+    )
     devices: dict[str, dict] = {}
     for line, text in source.lines():
         cells = split(text, layout.delimiter)
@@ -63,8 +65,9 @@ def read_csv(source: Source, options: Options) -> dict[str, Availability]:
         try:
             entry = {key: json.loads(cells[at[key]]) for key in _KEYS}
         except (ValueError, RecursionError):
-            raise report.error("active, inactive or finish_time can't be read; expected [a, b, …] and a number",
-                               line) from None
+            raise report.error(
+                "active, inactive or finish_time can't be read; expected [a, b, …] and a number", line
+            ) from None
         devices[cells[who] if who >= 0 else f"device-{len(devices) + 1}"] = entry
     return _devices(devices, source)
 
@@ -104,5 +107,7 @@ def _numbers(values, where: str, report) -> list[float]:
     return [float(v) for v in values]
 
 
-FORMATS = (Format("fedscale-json", "availability", "FedScale client behaviour (JSON)", detect_json, read_json),
-           Format("fedscale-csv", "availability", "FedScale client behaviour (CSV)", detect_csv, read_csv))
+FORMATS = (
+    Format("fedscale-json", "availability", "FedScale client behaviour (JSON)", detect_json, read_json),
+    Format("fedscale-csv", "availability", "FedScale client behaviour (CSV)", detect_csv, read_csv),
+)

@@ -22,8 +22,14 @@ def detect(sample: Sample) -> float:
 
 def read(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
     report = source.report
-    records = records or LinkRecords(report, zero="outage", absolute=True, floor_bps=options.floor_bps, sparse=True,
-                                     labels={"down_bps": "bits_per_second", "up_bps": "bits_per_second"})
+    records = records or LinkRecords(
+        report,
+        zero="outage",
+        absolute=True,
+        floor_bps=options.floor_bps,
+        sparse=True,
+        labels={"down_bps": "bits_per_second", "up_bps": "bits_per_second"},
+    )
     report.drop("local_host, remote_host", "cookie", "system_info")
     found = 0
     for line, document in objects(source):
@@ -64,8 +70,13 @@ def _document(document: dict, records: LinkRecords, home: str, report, line) -> 
         lost, jitter = (number_at(document, "end", "sum", key) for key in ("lost_percent", "jitter_ms"))
         if lost is not None or jitter is not None:
             report.rows -= 1  # not a row of its own
-            records.add(line, home, start + (number_at(intervals[0], "sum", "start") or 0.0),
-                        jitter=NAN if jitter is None else jitter * 1e-3, loss=NAN if lost is None else lost * 1e-2)
+            records.add(
+                line,
+                home,
+                start + (number_at(intervals[0], "sum", "start") or 0.0),
+                jitter=NAN if jitter is None else jitter / 1e3,
+                loss=NAN if lost is None else lost / 1e2,
+            )
 
 
 def _interval(interval: Any, start: float, reverse: bool, records: LinkRecords, home: str, line) -> None:
@@ -74,7 +85,10 @@ def _interval(interval: Any, start: float, reverse: bool, records: LinkRecords, 
         streams = get(interval, "streams") or []
         if not streams:
             raise ValueError("has neither 'sum' nor 'streams'")
-        total = {**streams[0], "bits_per_second": sum(number_at(s, "bits_per_second") or 0.0 for s in streams)}
+        total = {
+            **streams[0],
+            "bits_per_second": sum(number_at(s, "bits_per_second") or 0.0 for s in streams),
+        }
     if get(total, "omitted"):
         return
     rate, at = number_at(total, "bits_per_second"), number_at(total, "start")
@@ -84,8 +98,16 @@ def _interval(interval: Any, start: float, reverse: bool, records: LinkRecords, 
     rtts = [r for r in (number_at(s, "rtt") for s in get(interval, "streams") or []) if r]
     down, up = (rate, NAN) if reverse else (NAN if back is None else back, rate)
     jitter, loss = number_at(total, "jitter_ms"), number_at(total, "lost_percent")
-    records.add(line, home, start + at, down, up, sum(rtts) / len(rtts) * 1e-6 if rtts else NAN,
-                NAN if jitter is None else jitter * 1e-3, NAN if loss is None else loss * 1e-2)
+    records.add(
+        line,
+        home,
+        start + at,
+        down,
+        up,
+        sum(rtts) / len(rtts) / 1e6 if rtts else NAN,
+        NAN if jitter is None else jitter / 1e3,
+        NAN if loss is None else loss / 1e2,
+    )
 
 
 FORMATS = (Format("iperf3-json", "links", "iperf3 results (-J)", detect, read, family="iperf3"),)

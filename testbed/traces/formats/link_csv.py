@@ -26,7 +26,8 @@ COLUMNS: dict[str, tuple[str, float]] = {
     **{f"upload_{u}": ("up_bps", k) for u, k in _RATES.items()},
     **{f"rtt_{u}": ("rtt_s", k) for u, k in _TIMES.items()},
     **{f"jitter_{u}": ("jitter_s", k) for u, k in _TIMES.items()},
-    "loss": ("loss", 1.0), "loss_pct": ("loss", 1e-2),
+    "loss": ("loss", 1.0),
+    "loss_pct": ("loss", 1e-2),
 }
 TIMES = ("time_s", "time")
 
@@ -63,7 +64,9 @@ def _plan(layout: Layout, report) -> Plan:
     names = [name.lower() for name in header]
     times = [i for i, name in enumerate(names) if name in TIMES]
     if len(times) != 1:
-        raise report.error(f"has the columns {', '.join(header) or '(none)'}; expected one named time_s or time")
+        raise report.error(
+            f"has the columns {', '.join(header) or '(none)'}; expected one named time_s or time"
+        )
     columns, seen = [], {}
     for i, name in enumerate(names):
         if name in COLUMNS:
@@ -79,8 +82,15 @@ def _plan(layout: Layout, report) -> Plan:
     homes = (names.index("home"),) if "home" in names else ()
     used = {c.index for c in columns} | {times[0], *homes}
     kind = RELATIVE if names[times[0]] == "time_s" else STAMP
-    return Plan(tuple(columns), TimeColumns(kind, times[0], label=header[times[0]]), homes, width=len(header),
-                zero="error", exact=True, private=tuple(private(header, used)))
+    return Plan(
+        tuple(columns),
+        TimeColumns(kind, times[0], label=header[times[0]]),
+        homes,
+        width=len(header),
+        zero="error",
+        exact=True,
+        private=tuple(private(header, used)),
+    )
 
 
 FORMATS = (Format("testbed", "links", "a testbed link table (CSV)", detect, read),)

@@ -1,7 +1,7 @@
 """Mahimahi packet-delivery traces: a line per 1500-byte packet that may leave, with its time in ms.
 
-Several packets in one ms are several lines. The trace wraps around at its last time. `NAME.up` and `NAME.down`
-(or -up, -down, _uplink …) are the two directions of one link: naming either reads both.
+Several packets in one ms are several lines. The trace wraps around at its last time. `NAME.up` and
+`NAME.down` (or -up, -down, _uplink …) are the two directions of one link: naming either reads both.
 """
 
 from __future__ import annotations
@@ -46,9 +46,18 @@ def read(source: Source, options: Options, records: LinkRecords | None = None) -
     span = _add(records, home, "up_bps" if direction == "up" else "down_bps", times, options.bin_s)
     if partner is not None:
         report.note(f"the other direction is read from {partner.name}")
-        other = Source(partner, report)
-        span = max(span, _add(records, home, "down_bps" if direction == "up" else "up_bps", _times(other),
-                              options.bin_s, until_s=span))
+        other, records.joined = Source(partner, report), True
+        span = max(
+            span,
+            _add(
+                records,
+                home,
+                "down_bps" if direction == "up" else "up_bps",
+                _times(other),
+                options.bin_s,
+                until_s=span,
+            ),
+        )
     records.span_s = span
     return records
 
@@ -66,7 +75,11 @@ def _partner(path: Path, direction: str | None) -> Path | None:
         return None
     other = "down" if direction == "up" else "up"
     for candidate in path.parent.iterdir():
-        if candidate != path and direction_of(candidate) == (direction_of(path)[0], other) and candidate.is_file():
+        if (
+            candidate != path
+            and direction_of(candidate) == (direction_of(path)[0], other)
+            and candidate.is_file()
+        ):
             return candidate
     return None
 
@@ -97,8 +110,9 @@ def _times(source: Source) -> np.ndarray:
     return times
 
 
-def _add(records: LinkRecords, home: str, field: str, times: np.ndarray, bin_s: float,
-         until_s: float | None = None) -> float:
+def _add(
+    records: LinkRecords, home: str, field: str, times: np.ndarray, bin_s: float, until_s: float | None = None
+) -> float:
     """Add the rates of one direction; its own span, or as many rounds of it as `until_s` has."""
     period_ms = int(times[-1])
     # a trace shorter than a bin is repeated until it fills one, exactly
@@ -125,9 +139,10 @@ def _add(records: LinkRecords, home: str, field: str, times: np.ndarray, bin_s: 
 
 def _histogram(times: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Packets in each bin (a, b]: a packet at the very end belongs to the last one."""
-    return np.diff(np.searchsorted(times, edges, side="right")) + \
-        np.append(np.searchsorted(times, edges[0], side="right") - np.searchsorted(times, edges[0], side="left"),
-                  np.zeros(len(edges) - 2, dtype=np.int64))
+    return np.diff(np.searchsorted(times, edges, side="right")) + np.append(
+        np.searchsorted(times, edges[0], side="right") - np.searchsorted(times, edges[0], side="left"),
+        np.zeros(len(edges) - 2, dtype=np.int64),
+    )
 
 
 FORMATS = (Format("mahimahi", "links", "a Mahimahi packet-delivery trace", detect, read, family="mahimahi"),)

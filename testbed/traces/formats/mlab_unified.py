@@ -1,8 +1,8 @@
-"""M-Lab's unified views exported from BigQuery, as CSV or JSON: MeanThroughputMbps, MinRTT [ms], LossRate (share).
+"""M-Lab's unified views from BigQuery (CSV, JSON): MeanThroughputMbps, MinRTT [ms], LossRate (share).
 
-Downloads and uploads are separate tables (unified_downloads, unified_uploads): the direction comes from a
-column `direction` or the file's name. Read both together by naming the folder that holds them. Rows are grouped by client
-where the export has the client's address; the address itself is not kept.
+Downloads and uploads are separate tables (unified_downloads, unified_uploads): the direction comes from the
+file's name. Read both together by naming the folder that holds them. Rows are grouped by client where the
+export has the client's address; the address itself is not kept.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ def is_upload(source: Source) -> bool:
     """Whether the file's name says that it holds uploads."""
     upload = "upload" in source.path.name.lower()
     if not upload and "download" not in source.path.name.lower():
-        source.report.warn("neither the rows nor the file's name say whether these are downloads or uploads: "
-                           "read as downloads (a name with 'upload' states the other)")
+        source.report.warn(
+            "neither the rows nor the file's name say whether these are downloads or uploads: "
+            "read as downloads (a name with 'upload' states the other)"
+        )
     return upload
 
 
@@ -60,40 +62,81 @@ def read_csv(source: Source, options: Options, records: LinkRecords | None = Non
     cells = [row[at] for row in layout.rows if at < len(row)]
     time = time_columns(cells, at, -1, None, layout.header[at], report)
     report.drop(*(d for d in _DROPPED if any(d.split()[0] in n.lower() for n in layout.header)))
-    plan = Plan(tuple(columns), TimeColumns(STAMP, at, label=time.label), width=len(layout.header), sparse=True)
+    homes = (where["ipaddress"],) if "ipaddress" in where else ()
+    plan = Plan(
+        tuple(columns),
+        TimeColumns(STAMP, at, label=time.label),
+        homes,
+        width=len(layout.header),
+        sparse=True,
+        alias="client",
+    )
     return TableReader(source, options, layout, plan, records).read()
 
 
 def detect_json(sample: Sample) -> float:
     value = sample.json[0] if isinstance(sample.json, list) and sample.json else sample.json
-    return 1.0 if get(value, "a", "MeanThroughputMbps") is not None or \
-        get(value, "MeanThroughputMbps") is not None else 0.0
+    return (
+        1.0
+        if get(value, "a", "MeanThroughputMbps") is not None or get(value, "MeanThroughputMbps") is not None
+        else 0.0
+    )
 
 
 def read_json(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
     upload = is_upload(source)
-    clients: dict[str, str] = {}
 
     def row(value, clock):
         a = get(value, "a") or value
         time = get(a, "TestTime") or get(value, "date")
         rate = number_at(a, "MeanThroughputMbps")
         loss = number_at(a, "LossRate")
-        return (clock.epoch(str(time).removesuffix(" UTC") + ("Z" if str(time).endswith(" UTC") else "")),
-                None if upload else rate, rate if upload else None, number_at(a, "MinRTT"), None,
-                None if upload else loss)
+        return (
+            clock.epoch(str(time).removesuffix(" UTC") + ("Z" if str(time).endswith(" UTC") else "")),
+            None if upload else rate,
+            rate if upload else None,
+            number_at(a, "MinRTT"),
+            None,
+            None if upload else loss,
+        )
 
-    def client(value):
+    def client(value, records: LinkRecords):
         address = get(value, "client", "IPAddress") or get(value, "raw", "ClientIP")
-        return clients.setdefault(str(address), f"client-{len(clients) + 1:05d}") if address else None
+        return records.alias("client", str(address)) if address else None
 
     source.report.drop(*_DROPPED)
-    return json_records(source, options, row, scale=(1e6, 1e6, 1e-3, 1e-3, 1.0), records=records, home=client,
-                        sparse=True, labels={"down_bps": "a.MeanThroughputMbps", "up_bps": "a.MeanThroughputMbps",
-                                             "rtt_s": "a.MinRTT", "loss": "a.LossRate"})
+    return json_records(
+        source,
+        options,
+        row,
+        scale=(1e6, 1e6, 1e-3, 1e-3, 1.0),
+        records=records,
+        home=client,
+        sparse=True,
+        labels={
+            "down_bps": "a.MeanThroughputMbps",
+            "up_bps": "a.MeanThroughputMbps",
+            "rtt_s": "a.MinRTT",
+            "loss": "a.LossRate",
+        },
+    )
 
 
-FORMATS = (Format("mlab-unified-csv", "links", "an M-Lab unified view (CSV)", detect_csv, read_csv,
-                  family="mlab-unified"),
-           Format("mlab-unified-json", "links", "an M-Lab unified view (JSON)", detect_json, read_json,
-                  family="mlab-unified"))
+FORMATS = (
+    Format(
+        "mlab-unified-csv",
+        "links",
+        "an M-Lab unified view (CSV)",
+        detect_csv,
+        read_csv,
+        family="mlab-unified",
+    ),
+    Format(
+        "mlab-unified-json",
+        "links",
+        "an M-Lab unified view (JSON)",
+        detect_json,
+        read_json,
+        family="mlab-unified",
+    ),
+)

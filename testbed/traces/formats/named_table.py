@@ -35,7 +35,9 @@ def read_mapped(source: Source, options: Options, records: LinkRecords | None = 
 
 def _objects(sample: Sample) -> list[dict]:
     values = sample.json if isinstance(sample.json, list) else []
-    return [v for v in values if isinstance(v, dict) and not any(isinstance(x, (dict, list)) for x in v.values())]
+    return [
+        v for v in values if isinstance(v, dict) and not any(isinstance(x, (dict, list)) for x in v.values())
+    ]
 
 
 def _as_layout(objects: list[dict]) -> Layout:
@@ -63,8 +65,11 @@ def read_json(source: Source, options: Options, records: LinkRecords | None = No
     home_key = layout.header[plan.homes[0]] if plan.homes else None
     report.drop(*private(layout.header, {c.index for c in plan.columns}))
     if time_key is not None and not is_stamp(str(layout.rows[0][plan.time.index])):
-        raise report.error(f"{layout.rows[0][plan.time.index]!r} is not a time that can be placed",
-                           column=time_key, hint="expected ISO 8601 or a Unix time")
+        raise report.error(
+            f"{layout.rows[0][plan.time.index]!r} is not a time that can be placed",
+            column=time_key,
+            hint="expected ISO 8601 or a Unix time",
+        )
 
     def row(value, clock):
         from testbed.traces.json_text import number_at
@@ -74,10 +79,26 @@ def read_json(source: Source, options: Options, records: LinkRecords | None = No
         time = clock.epoch(str(value[time_key])) if time_key is not None else None
         return (time, *(number_at(value, keys[f]) if f in keys else None for f in FIELDS))
 
-    return json_records(source, options, row, scale=tuple(factors.get(f) or 1.0 for f in FIELDS), labels=keys,
-                        records=records, home=(lambda v: str(v.get(home_key))) if home_key else None)
+    return json_records(
+        source,
+        options,
+        row,
+        scale=tuple(factors.get(f) or 1.0 for f in FIELDS),
+        labels=keys,
+        records=records,
+        home=(lambda v, r: _home(v, r, home_key, plan.alias)) if home_key else None,
+    )
 
 
-FORMATS = (Format("table", "links", "a table with named columns", detect, read),
-           Format("json-table", "links", "a list of JSON objects with named values", detect_json, read_json),
-           Format("map", "links", "a table whose columns --map names", lambda sample: 0.0, read_mapped))
+def _home(value, records: LinkRecords, key: str, alias: str | None) -> str | None:
+    name = value.get(key)
+    if name in (None, ""):
+        return None
+    return records.alias(alias, str(name)) if alias else str(name)
+
+
+FORMATS = (
+    Format("table", "links", "a table with named columns", detect, read),
+    Format("json-table", "links", "a list of JSON objects with named values", detect_json, read_json),
+    Format("map", "links", "a table whose columns --map names", lambda sample: 0.0, read_mapped),
+)

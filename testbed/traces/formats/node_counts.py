@@ -23,8 +23,15 @@ def _points(sample: Sample) -> list[tuple[str, ...]] | None:
     rows = [row for row in layout.rows[:500] if len(row) == width]
     if width not in (2, 3) or len(rows) < 2 or len(rows) < 0.9 * len(layout.rows[:500]):
         return None
-    if layout.header and layout.header[-1].lower() not in ("count", "nodes", "node_count", "num_nodes", "available",
-                                                           "instances", "n"):
+    if layout.header and layout.header[-1].lower() not in (
+        "count",
+        "nodes",
+        "node_count",
+        "num_nodes",
+        "available",
+        "instances",
+        "n",
+    ):
         return None
     if not all(row[-1].isdigit() and int(row[-1]) <= 100_000 for row in rows):
         return None
@@ -75,27 +82,33 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
             if not (cells[-1].isascii() and cells[-1].isdigit()) or len(cells[-1]) > 6:
                 raise ValueError(f"{cells[-1][:20]!r} is no number of nodes")
         except ValueError as error:
-            report.repair("unreadable rows dropped" if ended else "last line cut short: dropped", str(error), line)
+            report.repair(
+                "unreadable rows dropped" if ended else "last line cut short: dropped", str(error), line
+            )
             continue
         points.append((time * factor, int(cells[-1])))
     return _built(points, report, absolute)
 
 
-def _built(points: list[tuple[float, int]], report, absolute: bool, hold_s: float | None = None):
+def _built(points: list[tuple[float, int]], report, absolute: bool):
     if len(points) < 2:
         raise report.error("has fewer than two readable rows")
     if any(b[0] < a[0] for a, b in zip(points, points[1:])):
-        report.repair("rows out of time order: sorted",
-                      count=sum(b[0] < a[0] for a, b in zip(points, points[1:])))
+        report.repair(
+            "rows out of time order: sorted", count=sum(b[0] < a[0] for a, b in zip(points, points[1:]))
+        )
         points = sorted(points, key=lambda point: point[0])
     steps = sorted(b[0] - a[0] for a, b in zip(points, points[1:]) if b[0] > a[0])
-    end = points[-1][0] + (hold_s or (steps[len(steps) // 2] if steps else 1.0))
+    end = points[-1][0] + (steps[len(steps) // 2] if steps else 1.0)
     raw = from_counts(points, end, report)
     if not raw:
         raise report.error("counts no node at any time")
-    report.note("numbers of nodes: node k is available while there are at least k")
+    if len(raw) > 1:
+        report.note("numbers of nodes: node k is available while there are at least k")
     origin = points[0][0]
-    return build(raw, report, span_s=end - origin, origin_s=origin, start_epoch_s=origin if absolute else None)
+    return build(
+        raw, report, span_s=end - origin, origin_s=origin, start_epoch_s=origin if absolute else None
+    )
 
 
 def _factor(cells: list[str], report, options: Options) -> float:
@@ -115,7 +128,9 @@ def _factor(cells: list[str], report, options: Options) -> float:
     fractions = any(v != int(v) for v in values)
     unit, factor = ("hours", 3600.0) if fractions and max(values) < 10_000 else ("seconds", 1.0)
     report.repair("units that the file does not state: told from the values", f"time is in {unit}")
-    report.warn(f"the unit of the times is not stated: read as {unit} (--map time=1:s or the like states another)")
+    report.warn(
+        f"the unit of the times is not stated: read as {unit} (--map time=1:s or the like states another)"
+    )
     return factor
 
 
@@ -129,7 +144,7 @@ def detect_spot(sample: Sample) -> float:
 
 
 def read_spot(source: Source, options: Options) -> dict[str, Availability]:
-    """{"metadata": {"gap_seconds": g}, "data": [n, …]}: the number of nodes every g seconds (SkyPilot's traces)."""
+    """{"metadata": {"gap_seconds": g}, "data": [n, …]}: the number of nodes every g seconds (SkyPilot)."""
     report = source.report
     found = list(objects(source))
     value = found[0][1] if found else None
@@ -160,7 +175,7 @@ def _slots(sample: Sample) -> bool:
 
 
 def read_slots(source: Source, options: Options) -> dict[str, Availability]:
-    """[{"t": time, "on": a, "n": b}, …]: a of b probes in a slot were answered; on where at least half were."""
+    """[{"t": time, "on": a, "n": b}, …]: a of b probes of a slot were answered; on where half were."""
     report = source.report
     clock = Clock(report, options.zone, options.dates)
     points = []
@@ -180,7 +195,14 @@ def read_slots(source: Source, options: Options) -> dict[str, Availability]:
     return {options.home or source.stem: next(iter(traces.values()))}
 
 
-FORMATS = (Format("node-counts", "availability", "numbers of nodes over time", detect, read),
-           Format("spot-trace", "availability", "a spot availability trace (JSON)", detect_spot, read_spot),
-           Format("probe-slots", "availability", "probes answered per slot (JSON)",
-                  lambda sample: 0.9 if _slots(sample) else 0.0, read_slots))
+FORMATS = (
+    Format("node-counts", "availability", "numbers of nodes over time", detect, read),
+    Format("spot-trace", "availability", "a spot availability trace (JSON)", detect_spot, read_spot),
+    Format(
+        "probe-slots",
+        "availability",
+        "probes answered per slot (JSON)",
+        lambda sample: 0.9 if _slots(sample) else 0.0,
+        read_slots,
+    ),
+)

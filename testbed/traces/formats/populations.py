@@ -12,6 +12,7 @@ from testbed.traces.formats import Format, Options
 from testbed.traces.records import LinkRecords
 from testbed.traces.source import Sample, Source
 from testbed.traces.table_format import TableFormat
+from testbed.traces.units_of import scaled
 
 DAY_S = 86400.0
 
@@ -25,6 +26,15 @@ class Population(TableFormat):
 
 def drawn(records: LinkRecords, options: Options) -> LinkRecords:
     """At most `options.most` homes of a population, every k-th of them, each with a day's trace."""
+    bare = [
+        home
+        for home, rows in records.homes.items()
+        if rows.columns["down_bps"] is None or rows.columns["up_bps"] is None
+    ]
+    if bare:
+        records.report.repair("homes without a download or an upload: left out", bare[0], count=len(bare))
+        for home in bare:
+            del records.homes[home]
     names = list(records.homes)
     if len(names) > options.most:
         kept = {names[i] for i in np.linspace(0, len(names) - 1, options.most).round().astype(int)}
@@ -36,17 +46,35 @@ def drawn(records: LinkRecords, options: Options) -> LinkRecords:
 
 
 TILES = Population(
-    "ookla-tiles", "Ookla open-data tiles", needs=("avg_d_kbps", "avg_u_kbps", "avg_lat_ms"),
-    columns={"down_bps": (("avg_d_kbps",), "kbit/s"), "up_bps": (("avg_u_kbps",), "kbit/s"),
-             "rtt_s": (("avg_lat_ms",), "ms")},
-    time=(), population="tile", drops=("quadkey", "tile", "tile_x", "tile_y", "geometry"))
+    "ookla-tiles",
+    "Ookla open-data tiles",
+    needs=("avg_d_kbps", "avg_u_kbps", "avg_lat_ms"),
+    columns={
+        "down_bps": (("avg_d_kbps",), "kbit/s"),
+        "up_bps": (("avg_u_kbps",), "kbit/s"),
+        "rtt_s": (("avg_lat_ms",), "ms"),
+    },
+    time=(),
+    population="tile",
+    drops=("quadkey", "tile", "tile_x", "tile_y", "geometry"),
+)
 
 OFCOM = Population(
-    "ofcom-panel", "Ofcom's UK home broadband panel", needs=("Download - 24 (ave)", "Upload - 24 (ave)", "Latency - 24h"),
-    columns={"down_bps": (("Download - 24 (ave)",), "Mbit/s"), "up_bps": (("Upload - 24 (ave)",), "Mbit/s"),
-             "rtt_s": (("Latency - 24h",), "ms"), "jitter_s": (("Jitter-downstream - 24h",), "ms"),
-             "loss": (("Packet Loss - 24h",), "ratio")},
-    time=(), homes=("technology",), population="home", drops=("unit_id", "isp", "region", "country"))
+    "ofcom-panel",
+    "Ofcom's UK home broadband panel",
+    needs=("Download - 24 (ave)", "Upload - 24 (ave)", "Latency - 24h"),
+    columns={
+        "down_bps": (("Download - 24 (ave)",), "Mbit/s"),
+        "up_bps": (("Upload - 24 (ave)",), "Mbit/s"),
+        "rtt_s": (("Latency - 24h",), "ms"),
+        "jitter_s": (("Jitter-downstream - 24h",), "ms"),
+        "loss": (("Packet Loss - 24h",), "ratio"),
+    },
+    time=(),
+    homes=("technology",),
+    population="home",
+    drops=("unit_id", "isp", "region", "country"),
+)
 
 
 def detect_parquet(sample: Sample) -> float:
@@ -64,18 +92,22 @@ def read_parquet(source: Source, options: Options, records: LinkRecords | None =
         file = parquet.ParquetFile(source.path)
         missing = [n for n in names[:2] if n not in file.schema_arrow.names]
         if missing:
-            raise report.error(f"is a Parquet file without {', '.join(missing)}; only Ookla's tiles are read",
-                               hint="export other tables to CSV")
+            raise report.error(
+                f"is a Parquet file without {', '.join(missing)}; only Ookla's tiles are read",
+                hint="export other tables to CSV",
+            )
         present = [n for n in names if n in file.schema_arrow.names]
         total = file.metadata.num_rows
         step = max(1.0, total / options.most)
         records = LinkRecords(report, zero="failed", labels=dict(zip(("down_bps", "up_bps", "rtt_s"), names)))
         row, wanted = 0, 0.0
         for batch in file.iter_batches(batch_size=100_000, columns=present):
-            columns = [np.asarray(batch.column(n).to_numpy(zero_copy_only=False), dtype=float) for n in present]
+            columns = [
+                np.asarray(batch.column(n).to_numpy(zero_copy_only=False), dtype=float) for n in present
+            ]
             while int(wanted) < row + len(batch):
                 i = int(wanted) - row
-                values = [float(c[i]) * k for c, k in zip(columns, (1e3, 1e3, 1e-3))]
+                values = [scaled(float(c[i]), k) for c, k in zip(columns, (1e3, 1e3, 1e-3))]
                 records.add(int(wanted) + 1, f"tile-{int(wanted) + 1:05d}", 0.0, *values)
                 wanted += step
             row += len(batch)
@@ -87,5 +119,8 @@ def read_parquet(source: Source, options: Options, records: LinkRecords | None =
     return drawn(records, options)
 
 
-FORMATS = (TILES.format(), OFCOM.format(),
-           Format("ookla-tiles-parquet", "links", "Ookla open-data tiles (Parquet)", detect_parquet, read_parquet))
+FORMATS = (
+    TILES.format(),
+    OFCOM.format(),
+    Format("ookla-tiles-parquet", "links", "Ookla open-data tiles (Parquet)", detect_parquet, read_parquet),
+)

@@ -1,4 +1,4 @@
-"""speedtest-cli (sivel/speedtest-cli): `--csv` with or without its header, and `--json`. Rates are bit/s, ping ms.
+"""speedtest-cli (sivel/speedtest-cli): `--csv` with or without its header, `--json`; bit/s, ping in ms.
 
 A failed test leaves an error message, an empty line or zeros.
 """
@@ -14,8 +14,18 @@ from testbed.traces.table import Layout, is_value
 from testbed.traces.table_format import TableFormat
 from testbed.traces.times import is_stamp
 
-COLUMNS = ("Server ID", "Sponsor", "Server Name", "Timestamp", "Distance", "Ping", "Download", "Upload",
-           "Share", "IP Address")
+COLUMNS = (
+    "Server ID",
+    "Sponsor",
+    "Server Name",
+    "Timestamp",
+    "Distance",
+    "Ping",
+    "Download",
+    "Upload",
+    "Share",
+    "IP Address",
+)
 
 
 def _unheaded(layout: Layout) -> dict[str, int] | None:
@@ -27,33 +37,64 @@ def _unheaded(layout: Layout) -> dict[str, int] | None:
 
 
 CSV = TableFormat(
-    "speedtest-cli-csv", "a speedtest-cli log (--csv)", needs=COLUMNS[:8],
-    columns={"down_bps": (("Download",), "bit/s"), "up_bps": (("Upload",), "bit/s"), "rtt_s": (("Ping",), "ms")},
-    time=(("Timestamp",),), unheaded=_unheaded, drops=("Sponsor", "Server Name", "Share", "IP Address"))
+    "speedtest-cli-csv",
+    "a speedtest-cli log (--csv)",
+    needs=COLUMNS[:8],
+    columns={
+        "down_bps": (("Download",), "bit/s"),
+        "up_bps": (("Upload",), "bit/s"),
+        "rtt_s": (("Ping",), "ms"),
+    },
+    time=(("Timestamp",),),
+    unheaded=_unheaded,
+    drops=("Sponsor", "Server Name", "Share", "IP Address"),
+)
 
 # speedtest-cli's Python results written as a table: the same names and units as its JSON
 DICT = TableFormat(
-    "speedtest-cli-table", "speedtest-cli results as a table",
+    "speedtest-cli-table",
+    "speedtest-cli results as a table",
     needs=("download", "upload", "ping", "timestamp", "bytes_sent", "bytes_received"),
-    columns=CSV.columns, time=(("timestamp",),))
+    columns=CSV.columns,
+    time=(("timestamp",),),
+)
 
 
 def detect_json(sample: Sample) -> float:
     value = sample.json[0] if isinstance(sample.json, list) and sample.json else sample.json
     keys = set(value) if isinstance(value, dict) else set()
-    return 1.0 if {"download", "upload", "ping", "bytes_sent", "bytes_received", "server"} <= keys \
-        and get(value, "server", "sponsor") is not None else 0.0
+    return (
+        1.0
+        if {"download", "upload", "ping", "bytes_sent", "bytes_received", "server"} <= keys
+        and get(value, "server", "sponsor") is not None
+        else 0.0
+    )
 
 
 def read_json(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
     def row(value, clock):
-        return (clock.epoch(str(value["timestamp"])), number_at(value, "download"), number_at(value, "upload"),
-                number_at(value, "ping"), None, None)
+        return (
+            clock.epoch(str(value["timestamp"])),
+            number_at(value, "download"),
+            number_at(value, "upload"),
+            number_at(value, "ping"),
+            None,
+            None,
+        )
 
     source.report.drop("client (address, coordinates, provider)", "server", "share")
-    return json_records(source, options, row, scale=(1.0, 1.0, 1e-3, 1e-3, 1e-2), records=records,
-                        labels={"down_bps": "download", "up_bps": "upload", "rtt_s": "ping"})
+    return json_records(
+        source,
+        options,
+        row,
+        scale=(1.0, 1.0, 1e-3, 1e-3, 1e-2),
+        records=records,
+        labels={"down_bps": "download", "up_bps": "upload", "rtt_s": "ping"},
+    )
 
 
-FORMATS = (CSV.format(), DICT.format(),
-           Format("speedtest-cli-json", "links", "speedtest-cli results (--json)", detect_json, read_json))
+FORMATS = (
+    CSV.format(),
+    DICT.format(),
+    Format("speedtest-cli-json", "links", "speedtest-cli results (--json)", detect_json, read_json),
+)

@@ -1,9 +1,9 @@
 """Phones' state logs, and the rule by which a state counts as available.
 
-FLASH: {"id": {"messages": "2020-01-29 12:00:00\\tscreen_off\\n…"}}; events switch charging, screen and network.
+FLASH: {"id": {"messages": "2020-01-29 12:00:00\\tscreen_off\\n…"}}; events switch charging, screen, network.
 STUNner: `upload_ms;device;app;{JSON}` lines; each record holds the whole state, timeStamp is ms.
-A rule combines the states with and, or, not: --rule 'charging and wifi and not screen' (the default for FLASH;
-for STUNner, which does not log the screen, 'charging and wifi').
+A rule combines the states with and, or, not: --rule 'charging and wifi and not screen' (the default for
+FLASH; for STUNner, which does not log the screen, 'charging and wifi').
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ FLASH_STATES = {"charging", "screen", "locked", "wifi", "mobile", "online", "bat
 STUNNER_STATES = {"charging", "wifi", "mobile", "online", "battery"}
 HOLE_S = 45 * 60.0  # STUNner reports every ten minutes
 _FLASH = {
-    "battery_charged_on": {"charging": True}, "battery_charged_off": {"charging": False},
-    "battery_low": {"battery_low": True}, "battery_okay": {"battery_low": False},
-    "phone_on": {"phone": True}, "phone_off": {"phone": False, "screen": False},
-    "screen_on": {"screen": True}, "screen_off": {"screen": False},
-    "screen_lock": {"locked": True}, "screen_unlock": {"locked": False, "screen": True},
+    "battery_charged_on": {"charging": True},
+    "battery_charged_off": {"charging": False},
+    "battery_low": {"battery_low": True},
+    "battery_okay": {"battery_low": False},
+    "phone_on": {"phone": True},
+    "phone_off": {"phone": False, "screen": False},
+    "screen_on": {"screen": True},
+    "screen_off": {"screen": False},
+    "screen_lock": {"locked": True},
+    "screen_unlock": {"locked": False, "screen": True},
     "wifi": {"wifi": True, "mobile": False, "online": True},
     **{name: {"wifi": False, "mobile": True, "online": True} for name in ("2g", "3g", "4g", "5g", "mobile")},
     "unknown": {"wifi": False, "mobile": False, "online": False},
@@ -35,7 +40,11 @@ _FLASH = {
 
 
 def _is_flash(value) -> bool:
-    return isinstance(value, dict) and bool(value) and isinstance(get(next(iter(value.values())), "messages"), str)
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and isinstance(get(next(iter(value.values())), "messages"), str)
+    )
 
 
 def detect_flash(sample: Sample) -> float:
@@ -78,7 +87,9 @@ def _flash_device(device: str, messages: str, rule: Rule, clock: Clock, switches
             continue
         switches.seen(time)
         if change is None:
-            if not event.strip().rstrip("%").replace(".", "").isdigit():  # battery percentages change no state
+            if (
+                not event.strip().rstrip("%").replace(".", "").isdigit()
+            ):  # battery percentages change no state
                 report.repair("unknown events ignored", event.strip()[:30])
             continue
         state.update(change)
@@ -95,8 +106,10 @@ def _flash_device(device: str, messages: str, rule: Rule, clock: Clock, switches
 
 def detect_stunner(sample: Sample) -> float:
     lines = sample.lines if sample.whole else sample.lines[:-1]
-    hits = sum(line.count(";") >= 3 and line.split(";", 3)[3].startswith("{") and line.split(";", 1)[0].isdigit()
-               for line in lines[:20])
+    hits = sum(
+        line.count(";") >= 3 and line.split(";", 3)[3].startswith("{") and line.split(";", 1)[0].isdigit()
+        for line in lines[:20]
+    )
     return 1.0 if hits and hits >= 0.8 * len(lines[:20]) else 0.0
 
 
@@ -136,8 +149,13 @@ def read_stunner(source: Source, options: Options) -> dict[str, Availability]:
 def _stunner_state(record: dict) -> dict:
     battery, mode = get(record, "batteryDTO"), get(record, "connectionMode")
     plugged = get(battery, "pluggedState")
-    return {"charging": plugged in (1, 2, 4) or get(battery, "chargingState") in (2, 5), "wifi": mode == 1,
-            "mobile": mode == 0, "online": mode in (0, 1), "battery": get(battery, "percentage")}
+    return {
+        "charging": plugged in (1, 2, 4) or get(battery, "chargingState") in (2, 5),
+        "wifi": mode == 1,
+        "mobile": mode == 0,
+        "online": mode in (0, 1),
+        "battery": get(battery, "percentage"),
+    }
 
 
 def _without_odd_clocks(devices: dict[str, dict[float, bool]], report) -> None:
@@ -156,5 +174,7 @@ def _without_odd_clocks(devices: dict[str, dict[float, bool]], report) -> None:
         report.repair("records with a clock more than a year off: dropped", count=odd)
 
 
-FORMATS = (Format("flash", "availability", "FLASH state logs (JSON)", detect_flash, read_flash),
-           Format("stunner", "availability", "a STUNner log", detect_stunner, read_stunner))
+FORMATS = (
+    Format("flash", "availability", "FLASH state logs (JSON)", detect_flash, read_flash),
+    Format("stunner", "availability", "a STUNner log", detect_stunner, read_stunner),
+)

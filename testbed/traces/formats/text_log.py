@@ -11,13 +11,16 @@ from testbed.traces.records import NAN, LinkRecords
 from testbed.traces.source import Sample, Source
 from testbed.traces.times import Clock
 from testbed.traces.units_of import factor as unit_factor
+from testbed.traces.units_of import scaled
 
 _VALUE = re.compile(
     r"""(?ix)\b(down(?:load)?|up(?:load)?|ping|latency|jitter)\s*(?:speed|rate)?\s*[:=]\s*["']?
-        ([-+]?\d+(?:\.\d+)?)\s*([A-Za-zµ/]+)?""")
+        ([-+]?\d+(?:\.\d+)?)\s*([A-Za-zµ/]+)?"""
+)
 _STAMP = re.compile(
     r"\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?"
-    r"|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2})[ ,T]+\d{1,2}:\d{2}(?::\d{2})?(?:\s*[AP]M)?")
+    r"|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2})[ ,T]+\d{1,2}:\d{2}(?::\d{2})?(?:\s*[AP]M)?"
+)
 _FIELDS = {"d": "down_bps", "u": "up_bps", "p": "rtt_s", "l": "rtt_s", "j": "jitter_s"}
 _KEYS = {"down_bps": "down", "up_bps": "up", "rtt_s": "rtt", "jitter_s": "jitter"}
 
@@ -37,8 +40,13 @@ def detect(sample: Sample) -> float:
 
 def read(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
     report = source.report
-    records = records or LinkRecords(report, zero="failed", absolute=True, floor_bps=options.floor_bps, labels={
-        "down_bps": "Download", "up_bps": "Upload", "rtt_s": "Ping", "jitter_s": "Jitter"})
+    records = records or LinkRecords(
+        report,
+        zero="failed",
+        absolute=True,
+        floor_bps=options.floor_bps,
+        labels={"down_bps": "Download", "up_bps": "Upload", "rtt_s": "Ping", "jitter_s": "Jitter"},
+    )
     clock = Clock(report, options.zone, options.dates)
     clock.learn(m[0] for line in source.sample.lines if (m := _STAMP.search(line)))
     factors = _factors(source.sample, report)
@@ -84,7 +92,7 @@ def read(source: Source, options: Options, records: LinkRecords | None = None) -
             if scale is None:
                 report.repair("unreadable rows dropped", f"{value:g} {unit} has no known unit", number)
                 continue
-            values[field] = value * scale
+            values[field] = scaled(value, scale)
     finish()
     return records
 
@@ -101,8 +109,11 @@ def _factors(sample: Sample, report) -> dict[str, float]:
         for field, value, unit in _found(line):
             if not unit or unit_factor(field, unit) is None:
                 bare.setdefault(field, []).append(value)
-    return {field: column_factor(field, field, [f"{v:g}" for v in values], report) or NAN
-            for field, values in bare.items() if values and statistics.median(values) >= 0}
+    return {
+        field: column_factor(field, field, [f"{v:g}" for v in values], report) or NAN
+        for field, values in bare.items()
+        if values and statistics.median(values) >= 0
+    }
 
 
 FORMATS = (Format("text-log", "links", "a log in words (speedtest-cli --simple and the like)", detect, read),)

@@ -1,5 +1,5 @@
-"""Two columns without a header: time and throughput. Pensieve and its kin write seconds and Mbit/s, Oboe ms and
-kbit/s; which one a file is, its steps and values tell (a second's step and 2.5 against 400 and 3168.6).
+"""Two columns without a header: time and throughput. Pensieve and its kin write seconds and Mbit/s, Oboe ms
+and kbit/s; which one a file is, its steps and values tell (a second's step and 2.5 against 400 and 3168.6).
 
 One direction: the download. A throughput of 0 is an outage.
 """
@@ -78,8 +78,12 @@ def _stepwise(pairs) -> bool:
 def _reader(time_factor: float, rate_factor: float, unit: str):
     def read(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
         layout = source.sample.layout
-        plan = Plan((Column("down_bps", 1, rate_factor, f"throughput ({unit})"),),
-                    TimeColumns(RELATIVE, 0, factor=time_factor, label="time"), width=2, zero="outage")
+        plan = Plan(
+            (Column("down_bps", 1, rate_factor, f"throughput ({unit})"),),
+            TimeColumns(RELATIVE, 0, factor=time_factor, label="time"),
+            width=2,
+            zero="outage",
+        )
         records = TableReader(source, options, layout, plan, records).read()
         first = min((rows.times[0] for rows in records.homes.values() if len(rows.times)), default=0.0)
         if first > 0:  # a piece cut from a longer trace keeps that one's times
@@ -91,12 +95,23 @@ def _reader(time_factor: float, rate_factor: float, unit: str):
         if pairs is not None and _is_oboe(pairs) is not (time_factor < 1):
             source.report.warn(f"the values look unlike {unit}; are the units right?")
         return records
+
     return read
 
 
 FORMATS = (
-    Format("pensieve", "links", "a throughput trace of seconds and Mbit/s (Pensieve)", detect_pensieve,
-           _reader(1.0, 1e6, "s, Mbit/s")),
-    Format("oboe", "links", "a throughput trace of ms and kbit/s (Oboe)", detect_oboe,
-           _reader(1e-3, 1e3, "ms, kbit/s")),
+    Format(
+        "pensieve",
+        "links",
+        "a throughput trace of seconds and Mbit/s (Pensieve)",
+        detect_pensieve,
+        _reader(1.0, 1e6, "s, Mbit/s"),
+    ),
+    Format(
+        "oboe",
+        "links",
+        "a throughput trace of ms and kbit/s (Oboe)",
+        detect_oboe,
+        _reader(1e-3, 1e3, "ms, kbit/s"),
+    ),
 )
