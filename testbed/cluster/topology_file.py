@@ -8,8 +8,8 @@
       - {name: north, homes: 3, uplink: 50 Mbit/s, downlink: 200 Mbit/s, delay: 2 ms}
       - {name: south, homes: [h4, h5], uplink: 50 Mbit/s, downlink: 200 Mbit/s}
 
-A neighbourhood's `homes` is a list of names, or how many of the homes that are still free, in order. Rates are
-TCP goodput; `rtt` is the round trip over the server's own access link, `delay` one-way.
+A neighbourhood's `homes` is a list of names, or how many of the homes that are still free, in order. Rates
+are TCP goodput; `rtt` is the round trip over the server's own access link, `delay` one-way.
 """
 
 from __future__ import annotations
