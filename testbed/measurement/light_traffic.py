@@ -1,11 +1,12 @@
-"""Light traffic for measurements: TCP flows and echo requests whose sockets live in the emulated hosts.
+"""Light traffic for measurements: flows and echo requests whose sockets live in the emulated hosts.
 
-A socket belongs to the namespace in which it was opened, wherever its owner is. So one thread can drive flows between
-many hosts, without a process in any of them.
+A socket belongs to the namespace in which it was opened, wherever its owner is. So one thread drives flows
+between many hosts, and no process has to run in any of them.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import selectors
@@ -15,87 +16,182 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from testbed.emulation.link_model import GOODPUT_BYTES, MTU
 from testbed.emulation.namespaces import inside
 
 _CHUNK = bytes(1 << 16)
-_SO_MAX_PACING_RATE = 47
-_PACING = 1.3  # x the set rate: fast enough to fill the bottleneck, without hundreds of losses at the start
+_SO_MAX_PACING_RATE, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _IP_MTU = 47, 32, 33, 35, 14
+_DATA_SEGMENTS_AT = 152  # tcpi_data_segs_in in struct tcp_info
+_UDP_HEADERS = 28  # IPv4 and UDP
+_OVERDRIVE = 1.25  # x the set rate: keeps the bottleneck's buffer filled, whenever a sender is late
+_BUFFER_BYTES = 8 << 20  # so that the receiver's window never holds a flow back
+_SLICE_S = 0.15  # a flow has settled once it ran this long at
+_SETTLED = 0.98  # x the set rate
+
+
+@dataclass(frozen=True)
+class FlowSpec:
+    """source, sink: paths of namespaces; address: the sink's. rate_bps: expected, TCP goodput.
+
+    datagrams: send UDP somewhat faster than that, instead of TCP. For links with random losses, which make
+    TCP slower than the link.
+    """
+
+    name: str
+    source: str
+    sink: str
+    address: str
+    rate_bps: float
+    datagrams: bool = False
 
 
 @dataclass
 class Flow:
-    """One TCP transfer, as its receiver sees it: when how many bytes had arrived."""
+    """A transfer, as its receiver sees it: when how many packets had arrived.
 
-    name: str
-    rate_bps: float  # as set, goodput; paces the start
+    Packets rather than bytes: those behind a loss count when they arrive, not once TCP has filled the gap.
+    payload: bytes of TCP payload in a full packet.
+    """
+
+    spec: FlowSpec
     sender: socket.socket
     receiver: socket.socket
+    payload: int
     times_s: list[float] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
+    sent: int = 0  # datagrams
+    settled_s: float | None = None
+
+    def take(self, buffer: bytearray) -> None:
+        """Read what has arrived. Raises BlockingIOError: nothing has."""
+        if self.spec.datagrams:
+            _, extra, _, _ = self.receiver.recvmsg_into([buffer], 64)
+            at, packets = _kernel_time(extra) - time.time() + time.monotonic(), len(self.received) + 1
+        else:
+            self.receiver.recv_into(buffer)
+            info = self.receiver.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DATA_SEGMENTS_AT + 4)
+            (packets,) = struct.unpack_from("=I", info, _DATA_SEGMENTS_AT)
+            at = time.monotonic()
+        self.times_s.append(at)
+        self.received.append(packets)
+        if self.settled_s is None and self._has_settled(at):
+            self.settled_s = at
+
+    def _has_settled(self, now: float) -> bool:
+        if self.times_s[0] > now - _SLICE_S:  # its first packets came in one burst
+            return False
+        return self.goodput_bps(now - _SLICE_S, now) >= _SETTLED * self.spec.rate_bps
 
     def goodput_bps(self, begin_s: float, end_s: float) -> float:
-        """Bytes delivered between two moments (CLOCK_MONOTONIC), as a rate; 0 if nothing was."""
-        marks = [(t, n) for t, n in zip(self.times_s, self.received) if begin_s <= t <= end_s]
-        if len(marks) < 2 or marks[-1][0] == marks[0][0]:
+        """Payload that arrived between two moments (CLOCK_MONOTONIC), as a rate; 0 if none did."""
+        first, last = bisect.bisect_left(self.times_s, begin_s), bisect.bisect_right(self.times_s, end_s) - 1
+        if last <= first or self.times_s[last] == self.times_s[first]:
             return 0.0
-        return 8 * (marks[-1][1] - marks[0][1]) / (marks[-1][0] - marks[0][0])
+        packets = self.received[last] - self.received[first]
+        return 8 * self.payload * packets / (self.times_s[last] - self.times_s[first])
 
 
 @contextlib.contextmanager
-def tcp_flows(pairs: Iterable[tuple[str, str, str, str, float]]) -> Iterator[list[Flow]]:
-    """Connected TCP flows.
+def open_flows(specs: Iterable[FlowSpec], timeout_s: float = 5.0) -> Iterator[list[Flow]]:
+    """Connected flows, which end with the context; hosts that don't reach each other in time get none."""
+    with contextlib.ExitStack() as stack:
+        flows, waiting = [], []
+        for spec in specs:
+            kind = socket.SOCK_DGRAM if spec.datagrams else socket.SOCK_STREAM
+            with inside(spec.sink):
+                sink = stack.enter_context(socket.socket(socket.AF_INET, kind))
+            with inside(spec.source):
+                sender = stack.enter_context(socket.socket(socket.AF_INET, kind))
+            sink.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+            sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
+            sink.bind((spec.address, 0))
+            sender.setblocking(False)
+            sink.setblocking(False)
+            if spec.datagrams:
+                sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+                sender.connect(sink.getsockname())
+                mtu = sender.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+                flows.append(Flow(spec, sender, sink, mtu - (MTU - GOODPUT_BYTES)))
+                continue
+            sink.listen(1)
+            pacing = max(1, int(_OVERDRIVE * spec.rate_bps / 8))
+            sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, pacing)
+            with contextlib.suppress(BlockingIOError):
+                sender.connect(sink.getsockname())
+            waiting.append((spec, sender, sink))
+        until = time.monotonic() + timeout_s
+        for spec, sender, listener in waiting:
+            listener.settimeout(max(0.001, until - time.monotonic()))
+            with contextlib.suppress(TimeoutError):
+                receiver = stack.enter_context(listener.accept()[0])
+                receiver.setblocking(False)
+                payload = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+                flows.append(Flow(spec, sender, receiver, payload))
+        try:
+            yield flows
+        finally:
+            for flow in flows:
+                if not flow.spec.datagrams:  # what is still on its way is not waited for
+                    for sock in (flow.sender, flow.receiver):
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def saturate(flows: list[Flow], seconds: dict[str, float], settle_s: float) -> dict[str, float]:
+    """Send as fast as each link takes it, until every flow has been measured in its steady state.
 
     Args:
-        pairs: (name, sender's namespace path, receiver's namespace path, receiver's address, set rate [bit/s]).
+        seconds: flow's name -> how long to measure it, once it has settled.
+        settle_s: how long to wait for that at most; a flow that never settles is measured all the same.
 
-    Raises:
-        OSError: a connection could not be made.
+    Returns:
+        Flow's name -> goodput over its own `seconds` [bit/s].
     """
-    with contextlib.ExitStack() as stack:
-        flows, accepting = [], []
-        for name, source, sink, address, rate_bps in pairs:
-            with inside(sink):
-                listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            listener.bind((address, 0))
-            listener.listen(1)
-            with inside(source):
-                sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, max(1, int(_PACING * rate_bps / 8)))
-            sender.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                sender.connect(listener.getsockname())
-            accepting.append((name, rate_bps, sender, listener))
-        for name, rate_bps, sender, listener in accepting:
-            listener.settimeout(5 + 20 * 1448 * 8 / rate_bps)
-            receiver = stack.enter_context(listener.accept()[0])
-            receiver.setblocking(False)
-            flows.append(Flow(name, rate_bps, sender, receiver))
-        yield flows
-        for flow in flows:  # what is still on its way is not waited for
-            for sock in (flow.sender, flow.receiver):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-def saturate(flows: list[Flow], seconds: float) -> None:
-    """Send as fast as the connections take it, for that long (real)."""
     buffer = bytearray(1 << 18)
+    begin = time.monotonic()
     with selectors.DefaultSelector() as selector:
         for flow in flows:
-            selector.register(flow.sender, selectors.EVENT_WRITE, flow)
+            if not flow.spec.datagrams:
+                selector.register(flow.sender, selectors.EVENT_WRITE, flow)
             selector.register(flow.receiver, selectors.EVENT_READ, flow)
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
-                flow: Flow = key.data
-                try:
-                    if key.fileobj is flow.sender:
-                        flow.sender.send(_CHUNK)
+        timed = [flow for flow in flows if flow.spec.datagrams]
+        now = begin
+        while now < max((_start(f, begin, settle_s) + seconds[f.spec.name] for f in flows), default=begin):
+            for flow in timed:
+                _send_due(flow, now - begin)
+            for key, _ in selector.select(0.002 if timed else 0.05):
+                with contextlib.suppress(BlockingIOError):
+                    if key.fileobj is key.data.sender:
+                        key.data.sender.send(_CHUNK)
                     else:
-                        count = flow.receiver.recv_into(buffer)
-                        flow.times_s.append(time.monotonic())
-                        flow.received.append((flow.received[-1] if flow.received else 0) + count)
-                except BlockingIOError:
-                    continue
+                        key.data.take(buffer)
+            now = time.monotonic()
+    rates = {}
+    for flow in flows:
+        start = _start(flow, begin, settle_s)
+        rates[flow.spec.name] = flow.goodput_bps(start, start + seconds[flow.spec.name])
+    return rates
+
+
+def _start(flow: Flow, begin: float, settle_s: float) -> float:
+    """When the measurement of a flow begins, as far as is known."""
+    return begin + settle_s if flow.settled_s is None else flow.settled_s
+
+
+def _send_due(flow: Flow, elapsed_s: float) -> None:
+    """Datagrams at a steady rate; after a pause only so many as the bottleneck can use to catch up."""
+    due = int(elapsed_s * _OVERDRIVE * flow.spec.rate_bps / (8 * flow.payload)) + 2
+    packet = bytes(flow.payload + (MTU - GOODPUT_BYTES) - _UDP_HEADERS)
+    flow.sent = max(flow.sent, due - 64)
+    with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
+        while flow.sent < due:
+            flow.sender.send(packet)
+            flow.sent += 1
+
+
+def _kernel_time(ancillary: list) -> float:
+    """When the kernel received a packet [s, CLOCK_REALTIME], from its SO_TIMESTAMPNS message."""
+    seconds, ns = struct.unpack("ll", ancillary[0][2])
+    return seconds + ns * 1e-9
 
 
 def _checksum(data: bytes) -> int:
@@ -114,7 +210,7 @@ def echo_rtts(targets: Iterable[tuple[str, str, str]], *, count: int, interval_s
         wait_s: for answers after the last request.
 
     Returns:
-        name -> RTTs [real s]; lost requests are missing.
+        name -> RTTs [real s], taken from the kernel's receive times; lost requests are missing.
     """
     ident = os.getpid() & 0xFFFF
     rtts: dict[str, list[float]] = {}
@@ -122,7 +218,9 @@ def echo_rtts(targets: Iterable[tuple[str, str, str]], *, count: int, interval_s
         sockets = []
         for name, netns, address in targets:
             with inside(netns):
-                sock = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP))
+                sock = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+            stack.enter_context(sock)
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             sock.setblocking(False)
             rtts[name] = []
             selector.register(sock, selectors.EVENT_READ, name)
@@ -130,19 +228,33 @@ def echo_rtts(targets: Iterable[tuple[str, str, str]], *, count: int, interval_s
         begin = time.monotonic()
         sent = 0
         end = begin + (count - 1) * interval_s + wait_s
-        while (now := time.monotonic()) < end:
+        while (now := time.monotonic()) < end and any(len(found) < count for found in rtts.values()):
             if sent < count and now >= begin + sent * interval_s:
                 for sock, address in sockets:
-                    body = struct.pack("!d", time.monotonic()) + bytes(48)
-                    head = struct.pack("!BBHHH", 8, 0, 0, ident, sent)
-                    sock.sendto(struct.pack("!BBHHH", 8, 0, _checksum(head + body), ident, sent) + body, (address, 0))
+                    with contextlib.suppress(OSError):  # a link that is down: its answers will be missing
+                        sock.sendto(_echo_request(ident, sent), (address, 0))
                 sent += 1
                 continue
             due = begin + sent * interval_s if sent < count else end
             for key, _ in selector.select(max(0.0, due - now)):
                 with contextlib.suppress(BlockingIOError):
-                    packet = key.fileobj.recv(256)
-                    icmp = packet[(packet[0] & 15) * 4:]
-                    if icmp[0] == 0 and struct.unpack_from("!H", icmp, 4)[0] == ident:
-                        rtts[key.data].append(time.monotonic() - struct.unpack_from("!d", icmp, 8)[0])
+                    rtt = _answered(key.fileobj, ident)
+                    if rtt is not None:
+                        rtts[key.data].append(rtt)
     return rtts
+
+
+def _echo_request(ident: int, number: int) -> bytes:
+    body = struct.pack("!d", time.time()) + bytes(48)
+    head = struct.pack("!BBHHH", 8, 0, 0, ident, number)
+    return struct.pack("!BBHHH", 8, 0, _checksum(head + body), ident, number) + body
+
+
+def _answered(sock: socket.socket, ident: int) -> float | None:
+    """The round-trip time of an answer to one of our requests [s]; None for any other packet."""
+    packet, extra, _, _ = sock.recvmsg(256, 64)
+    icmp = packet[(packet[0] & 15) * 4:]
+    if icmp[0] != 0 or struct.unpack_from("!H", icmp, 4)[0] != ident:
+        return None
+    (sent_s,) = struct.unpack_from("!d", icmp, 8)
+    return _kernel_time(extra) - sent_s

@@ -1,43 +1,66 @@
 """Every link measured before training: does the network do what it was told to? The verdict rests on this.
 
-Each home exchanges TCP data and echo requests with the server: downlinks together, then uplinks together (the
-acknowledgements of one would slow the other), in groups small enough for the server's link and for this machine.
+Each home exchanges data and echo requests with the server: downlinks together, then uplinks together (the
+acknowledgements of one would slow the other), in groups small enough for the links that they share and for
+this machine.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from testbed.cluster import LinkState
+from testbed.cluster import LinkState, Topology
 from testbed.cluster.model import SERVER
-from testbed.measurement.light_traffic import echo_rtts, saturate, tcp_flows
+from testbed.emulation.link_model import FRAME_BYTES, one_way_loss
+from testbed.measurement.light_traffic import FlowSpec, echo_rtts, open_flows, saturate
 
 MACHINE_BPS = 300e6  # how much is sent at once; more could measure the machine instead of the link
-SERVER_SHARE = 0.8  # of the server's link that a group may fill
+SHARE = 0.8  # of a link in common that a group may fill
+GROUP_MAX = 64
+CONNECT_S = 5.0  # beside four round trips
 ECHOES = 16
+PACKETS_MIN = 60  # in one rate measurement, however slow the link: one packet more or less is no error then
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One quantity of one home's link. rate_up, rate_down [bit/s], rtt [s]; all emulated."""
+    """One quantity of one home's link. rate_up, rate_down [bit/s], rtt [s]; all emulated.
+
+    measured: 0 bit/s or an infinite RTT when nothing came through. seconds: emulated, that the measurement
+    took.
+    count: answers that the RTT is the median of; for rates 1.
+    """
 
     home: str
     quantity: str
     set: float
     measured: float
-    seconds: float  # emulated, that the measurement took
+    seconds: float
+    count: int = 1
+
+
+class _Host(Protocol):
+    netns_path: str
+    ip: str
 
 
 class _Network(Protocol):
-    hosts: Mapping[str, object]  # with .netns_path and .ip
+    hosts: Mapping[str, _Host]
+    topology: Topology  # rates as emulated, time dilation applied
 
 
-def probe_links(network: _Network, expected: Mapping[str, LinkState], *, server: LinkState, seconds: float = 1.0,
-                tdf: float = 1.0) -> list[ProbeResult]:
-    """Measure rate (both directions) and RTT of every home's link.
+def probe_links(network: _Network, expected: Mapping[str, LinkState], *, server: LinkState,
+                seconds: float = 1.0, tdf: float = 1.0) -> list[ProbeResult]:
+    """Measure RTT and rate, in both directions, of every home's link. Blocks; leaves no process and no
+    traffic.
+
+    The rate is that of a TCP flow in its steady state at the receiver. Where packets are lost at random, TCP
+    is slower than its link, so there it is the rate at which full packets come through, in terms of TCP
+    goodput, the loss taken off.
 
     Args:
         network: started; its delay backend too.
@@ -45,61 +68,92 @@ def probe_links(network: _Network, expected: Mapping[str, LinkState], *, server:
         server: the server's link; a home that is faster is expected to reach the server's rate.
         seconds: real length of one rate measurement, after the flows have settled.
         tdf: time dilation factor.
-
-    Raises:
-        OSError: a home can't be reached at all.
     """
-    results = []
-    hosts = network.hosts
-    for group in _groups({h: 0.0 for h in expected}, limit_bps=1.0, most=256):
-        results += _probe_rtt(hosts, expected, group, tdf)
+    results = _probe_rtts(network.hosts, expected, tdf)
     for direction in ("down", "up"):
-        ceiling = server.up_bps if direction == "down" else server.down_bps
-        rates = {h: min(s.down_bps if direction == "down" else s.up_bps, ceiling) / tdf for h, s in expected.items()}
-        for group in _groups(rates, limit_bps=min(MACHINE_BPS, SERVER_SHARE * ceiling / tdf), most=64):
-            results += _probe_rate(hosts, expected, group, rates, direction, seconds, tdf)
+        links = _Path(network.topology, server, direction, tdf)
+        rates = {home: links.expected_bps(home, state) for home, state in expected.items()}
+        for group in links.groups(rates):
+            of_group = {home: rates[home] for home in group}
+            results += _probe_rates(network.hosts, expected, of_group, direction, seconds, tdf)
     return results
 
 
-def _groups(rates: Mapping[str, float], *, limit_bps: float, most: int) -> Iterator[list[str]]:
-    """Homes in order, in groups whose rates add up to the limit at most (a single one may exceed it)."""
-    group: list[str] = []
-    total = 0.0
-    for home, rate in rates.items():
-        if group and (total + rate > limit_bps or len(group) == most):
+class _Path:
+    """What homes share on the way to the server, in one direction; rates in real bit/s."""
+
+    def __init__(self, topology: Topology, server: LinkState, direction: str, tdf: float):
+        self._down = direction == "down"
+        self._tdf = tdf
+        self._server_bps = (server.up_bps if self._down else server.down_bps) / tdf
+        self._shared = {
+            home: (link.name, link.downlink_bps if self._down else link.uplink_bps)
+            for link in topology.shared_links for home in link.members
+        }
+
+    def expected_bps(self, home: str, state: LinkState) -> float:
+        """What the home alone can reach: the least rate on its path."""
+        own_bps = (state.down_bps if self._down else state.up_bps) / self._tdf
+        return min(own_bps, self._server_bps, self._shared.get(home, ("", math.inf))[1])
+
+    def groups(self, rates: Mapping[str, float]) -> Iterator[list[str]]:
+        """Homes in order, in groups that leave room on every link in common (one home alone may fill it)."""
+        capacity = {"": min(MACHINE_BPS, SHARE * self._server_bps)}
+        capacity |= {name: SHARE * bps for name, bps in self._shared.values()}
+        group: list[str] = []
+        used = dict.fromkeys(capacity, 0.0)
+        for home, rate in rates.items():
+            on_path = ["", *([self._shared[home][0]] if home in self._shared else [])]
+            if group and (len(group) == GROUP_MAX or any(used[x] + rate > capacity[x] for x in on_path)):
+                yield group
+                group, used = [], dict.fromkeys(capacity, 0.0)
+            group.append(home)
+            for link in on_path:
+                used[link] += rate
+        if group:
             yield group
-            group, total = [], 0.0
-        group.append(home)
-        total += rate
-    if group:
-        yield group
 
 
-def _probe_rtt(hosts: Mapping, expected: Mapping[str, LinkState], group: Iterable[str],
-               tdf: float) -> list[ProbeResult]:
-    group = list(group)
-    longest = max(expected[h].rtt_s + 6 * expected[h].jitter_s for h in group) * tdf
-    interval_s = 0.03
-    found = echo_rtts([(h, hosts[h].netns_path, hosts[SERVER].ip) for h in group], count=ECHOES,
-                      interval_s=interval_s, wait_s=longest + 0.1)
-    seconds = (ECHOES * interval_s + longest + 0.1) / tdf
-    return [ProbeResult(h, "rtt", expected[h].rtt_s,
-                        statistics.median(found[h]) / tdf if found[h] else float("inf"), seconds) for h in group]
+def _probe_rtts(hosts: Mapping[str, _Host], expected: Mapping[str, LinkState],
+                tdf: float) -> list[ProbeResult]:
+    results: list[ProbeResult] = []
+    for group in _chunks(expected, 4 * GROUP_MAX):
+        longest_s = max(expected[h].rtt_s + 8 * expected[h].jitter_s for h in group) * tdf + 0.1
+        # Packets closer together than the jitter would wait for one another, as a line keeps its order.
+        interval_s = max(0.02, min(0.2, 4 * max(expected[h].jitter_s for h in group) * tdf))
+        found = echo_rtts([(h, hosts[h].netns_path, hosts[SERVER].ip) for h in group],
+                          count=ECHOES, interval_s=interval_s, wait_s=longest_s)
+        seconds = (ECHOES * interval_s + longest_s) / tdf
+        results += [
+            ProbeResult(
+                h, "rtt", expected[h].rtt_s,
+                statistics.median(found[h]) / tdf if found[h] else math.inf, seconds, len(found[h]))
+            for h in group
+        ]
+    return results
 
 
-def _probe_rate(hosts: Mapping, expected: Mapping[str, LinkState], group: list[str], rates: Mapping[str, float],
-                direction: str, seconds: float, tdf: float) -> list[ProbeResult]:
-    server = hosts[SERVER]
-    down = direction == "down"
-    pairs = [
-        (h, server.netns_path, hosts[h].netns_path, hosts[h].ip, rates[h]) if down
-        else (h, hosts[h].netns_path, server.netns_path, server.ip, rates[h])
-        for h in group
-    ]
+def _chunks(names: Iterable[str], size: int) -> Iterator[list[str]]:
+    names = list(names)
+    for start in range(0, len(names), size):
+        yield names[start:start + size]
+
+
+def _probe_rates(hosts: Mapping[str, _Host], expected: Mapping[str, LinkState], rates: Mapping[str, float],
+                 direction: str, seconds: float, tdf: float) -> list[ProbeResult]:
+    specs = []
+    for home, rate_bps in rates.items():
+        source, sink = (SERVER, home) if direction == "down" else (home, SERVER)
+        specs.append(FlowSpec(
+            home, hosts[source].netns_path, hosts[sink].netns_path, hosts[sink].ip, rate_bps,
+            datagrams=expected[home].loss > 0))
     # Slow start doubles every RTT from ten packets; then the buffer fills.
-    settle_s = 0.3 + 8 * max(expected[h].rtt_s for h in group) * tdf
-    with tcp_flows(pairs) as flows:
-        saturate(flows, settle_s + seconds)
-        end = max((f.times_s[-1] for f in flows if f.times_s), default=0.0)
-        return [ProbeResult(f.name, f"rate_{direction}", rates[f.name] * tdf,
-                            f.goodput_bps(end - seconds, end) * tdf, seconds / tdf) for f in flows]
+    longest_s = max(expected[h].rtt_s for h in rates) * tdf
+    lengths = {h: max(seconds, PACKETS_MIN * FRAME_BYTES * 8 / bps) for h, bps in rates.items()}
+    with open_flows(specs, timeout_s=CONNECT_S + 4 * longest_s) as flows:
+        measured = saturate(flows, lengths, settle_s=0.5 + 12 * longest_s)
+    return [
+        ProbeResult(h, f"rate_{direction}", bps * tdf,
+                    measured.get(h, 0.0) * tdf / (1 - one_way_loss(expected[h].loss)), lengths[h] / tdf)
+        for h, bps in rates.items()
+    ]
