@@ -34,7 +34,6 @@ JOIN_GAIN = 0.05  # least share of the step time that a new plan must save befor
 class Peer:
     """A device that has said hello. held, uploading: as last reported; answered: the last HALT answered."""
 
-    life: str
     generation: int
     held: Holdings
     uploading: Holdings
@@ -130,18 +129,18 @@ class Coordinator:
         if kind == p.HELLO:
             if name in self.peers:  # a new life of a device whose loss went unnoticed
                 await self._lost(name, self.node.now(), 0.0)
-            self.peers[name] = Peer(meta["life"], message.generation, {}, {}, answered=self.epoch)
+            self.peers[name] = Peer(message.generation, {}, {}, answered=self.epoch)
             self._take_holdings(name, meta)
             await (self._try_start() if self.running is None else self._consider(name))
         peer = self.peers.get(name)
-        if peer is None or peer.life != meta["life"]:
+        if peer is None or peer.generation != message.generation:
             return
         if kind == p.HELD and meta["epoch"] == self.epoch:
             peer.answered = self.epoch
             self._take_holdings(name, meta)
             await self._try_start()
         elif kind == p.DONE and meta["epoch"] == self.ledger.epoch:
-            self.ledger.note({k: v for k, v in meta.items() if k not in ("kind", "life")})
+            self.ledger.note({k: v for k, v in meta.items() if k != "kind"})
             await self._paused()
         elif kind == p.READY and self.running is not None and meta["epoch"] == self.epoch:
             self.ready.add(meta["stage"])
@@ -188,7 +187,7 @@ class Coordinator:
         self.checkpoints.keep(())
 
     def _control(self, name: str, kind: str, **fields: Any) -> None:
-        self.outbox.post(name, p.CONTROL, kind=kind, life=self.peers[name].life, **fields)
+        self.outbox.post(name, p.CONTROL, kind=kind, **fields)
 
     # -- epochs ----------------------------------------------------------------------
 

@@ -1,13 +1,14 @@
 """What coordinator and workers say to each other. See docs/pipeline.md for the protocol.
 
-Control messages go from the server to one life of a device's worker, in order; reports come back, in
-order. Each names the epoch that it belongs to, and whoever gets one of another epoch ignores it. Data
-between stages carries the epoch in its tag, so what was sent before a loss never matches after it.
+Control messages go from the server to a device, in order; reports come back, in order. Each names the epoch
+that it belongs to, and whoever gets one of another epoch ignores it. Data between stages carries the epoch
+in its tag, so what was sent before a loss never matches after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from runners.state import StateId
@@ -51,8 +52,38 @@ def holdings_from_wire(data: list[list]) -> dict[StateId, set[int]]:
     return {StateId(version, epoch): set(layers) for version, epoch, layers in data}
 
 
-def state_from_wire(data: list[int] | None) -> StateId | None:
-    return None if data is None else StateId(*data)
+@dataclass
+class Epoch:
+    """START, as a device keeps it.
+
+    stages: (device, first, end) in order; state: where training goes on; sources: of each of this device's
+    layers; gives: (device, layers) that this one has to send; complete, uploading: the server's last full
+    checkpoint, and the one under way. paused: the first stage begins no further step.
+    """
+
+    number: int
+    stages: list[tuple[str, int, int]]
+    state: StateId
+    sources: dict[int, str]
+    gives: list[tuple[str, list[int]]]
+    complete: StateId
+    uploading: StateId | None
+    paused: bool = False
+
+    @classmethod
+    def from_meta(cls, meta: Mapping[str, Any]) -> Epoch:
+        return cls(
+            number=meta["epoch"],
+            stages=[tuple(s) for s in meta["stages"]],
+            state=StateId(*meta["state"]),
+            sources=dict(map(tuple, meta["sources"])),
+            gives=[tuple(g) for g in meta["gives"]],
+            complete=StateId(*meta["complete"]),
+            uploading=None if meta["uploading"] is None else StateId(*meta["uploading"]),
+        )
+
+    def position(self, device: str) -> int | None:
+        return next((i for i, (name, _, _) in enumerate(self.stages) if name == device), None)
 
 
 Note = dict[str, Any]  # DONE's fields: step, epoch, stage, began, ended, loss (of the last stage)

@@ -7,9 +7,10 @@ from typing import Any
 from runners.costs import STATE_BYTES, model_parameters
 from runners.models.gpt import layer_count
 from runners.pipeline.coordinator import Coordinator
+from runners.pipeline.memory import Memory
 from runners.pipeline.options import parse_options
 from runners.pipeline.planner import Assignment, Planner, check_job
-from runners.pipeline.worker import Kept, Worker
+from runners.pipeline.worker import Worker
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
 from testbed.errors import InputError
 from testbed.runtime import Node, PeerLost, Plan
@@ -22,7 +23,7 @@ class PipelineRunner:
     correctness = "E0"
 
     def __init__(self) -> None:
-        self._kept: dict[str, Kept] = {}
+        self._memory: dict[str, Memory] = {}
 
     @staticmethod
     def check_options(options: dict[str, Any]) -> None:
@@ -70,11 +71,11 @@ class PipelineRunner:
 
     async def work(self, node: Node, plan: Plan) -> None:
         """A device's part."""
-        kept = self._kept.pop(node.name, None) or Kept()
+        memory = self._memory.pop(node.name, None) or Memory()
         try:
-            await Worker(node, plan, kept).run()
+            await Worker(node, plan, memory).run()
         except PeerLost:  # the lease ran out, but memory is still there: offer it when the device is back
-            self._kept[node.name] = kept
+            self._memory[node.name] = memory
             raise
 
 

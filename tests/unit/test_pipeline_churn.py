@@ -4,12 +4,14 @@ import random
 from dataclasses import replace
 
 import pytest
-from runner_checks import MODEL, FaultEngine, assert_same_training, cluster, job, of, random_faults, run
+from runner_checks import MODEL as TALL
+from runner_checks import FaultEngine, assert_same_training, cluster, job, of, random_faults, run
 
-from runners.pipeline import PipelineRunner, worker
+from runners.pipeline import PipelineRunner, stage
 from runners.state import VersionStore
 from testbed.runtime.local import Deadlock, LocalEngine
 
+MODEL = replace(TALL, layers=4)
 BOTH = pytest.mark.parametrize("recovery", ["wait", "replan"])
 SLOW = {"flops": 2e7}  # a step takes about a second
 
@@ -241,7 +243,7 @@ def test_a_bug_in_a_stage_ends_the_run_with_its_error(monkeypatch):
     def broken(self, micro_batch, gradient=None):
         raise ZeroDivisionError("broken")
 
-    monkeypatch.setattr(worker.Stage, "backward", broken)
+    monkeypatch.setattr(stage.Stage, "backward", broken)
     with pytest.raises(ZeroDivisionError):
         churn(lambda e: None)
 
