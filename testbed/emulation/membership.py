@@ -129,7 +129,7 @@ class Registry:
         peer.address = address
         peer.heard_awake_s = self._awake.tick(now_s)
         peer.heard_s = now_s
-        peer.view = max(peer.view, beat.view)
+        peer.view = beat.view
         peer.arrivals.heartbeat(beat.sequence, now_s, bound_s=beat.bound_s, loss=beat.loss)
         out = [(address, self._echo(peer, beat.sequence, snapshot=beat.view < 0))]
         if events:
@@ -165,13 +165,16 @@ class Registry:
         return _event(change, self._names)
 
     def _echo(self, peer: _Peer, sequence: int, *, snapshot: bool = False) -> bytes:
+        """What the peer lacks; taken as known to it from now on, until its heartbeat says less."""
         lease_s = peer.arrivals.deadline_s
         if snapshot:
             alive = [p.generation if p.alive else 0 for p in self._peers]
             echo = Echo(peer.nonce, peer.generation, sequence, lease_s, self.version, self.version, [], alive)
+            peer.view = self.version
         else:
             changes = self._log[peer.view : peer.view + _EVENTS_AN_ECHO]
             echo = Echo(peer.nonce, peer.generation, sequence, lease_s, peer.view, self.version, changes)
+            peer.view += len(changes)
         return _encode(echo)
 
     def _news(self, except_peer: _Peer | None = None) -> list[tuple[object, bytes]]:

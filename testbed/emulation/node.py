@@ -12,7 +12,7 @@ import torch
 import zmq
 
 from testbed.cluster import Device
-from testbed.emulation.pacing import paced
+from testbed.emulation.pacing import Pacer
 from testbed.emulation.transport import Transport
 from testbed.runtime import MembershipEvent, Message, wire
 from testbed.runtime.mailbox import Mailbox, View
@@ -48,7 +48,7 @@ class EmulatedNode:
         self._clock = clock
         self._executor = executor
         self._on_event = on_event
-        self._computing = asyncio.Lock()
+        self._pacer = Pacer()
         self._expected: dict[tuple[str, int], int] = {}
 
     async def send(self, to: str, tag: str, tensors: Sequence[torch.Tensor] = (), **meta: Any) -> None:
@@ -93,9 +93,9 @@ class EmulatedNode:
         if flops < 0:
             raise ValueError(f"flops={flops}: expected 0 or more")
         target_s = flops / self.device.flops * self._clock.tdf
-        async with self._computing:
-            loop = asyncio.get_running_loop()
-            took = await loop.run_in_executor(self._executor, paced, fn, args, target_s)
+        loop = asyncio.get_running_loop()
+        asked_s = time.monotonic()
+        took = await loop.run_in_executor(self._executor, self._pacer.run, fn, args, target_s, asked_s)
         self.record(
             "compute", start=self._clock.at(took.start_s), end=self._clock.at(took.end_s),
             label=label, flops=flops, busy=took.busy_s, overrun=took.overrun_s / self._clock.tdf,
@@ -134,10 +134,11 @@ class EmulatedNode:
         self.membership.apply(event)
         self._transport.lose(event.name)
         self.mailbox.viewed(event)
-        self.record(
-            "member", kind=event.kind, peer=event.name, generation=event.generation,
-            detection=event.detection_s,
-        )  # fmt: skip
+        t = self.now() if event.at_s else 0.0  # a change before the start is not news of its first moments
+        self._on_event({
+            "t": t, "node": self.name, "event": "member", "kind": event.kind, "peer": event.name,
+            "generation": event.generation, "detection": event.detection_s,
+        })  # fmt: skip
 
 
 def _snapshot(tensor: torch.Tensor) -> memoryview:
