@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 
 from rich.console import Console, Group
@@ -86,7 +85,6 @@ class PlainProgress:
 
     def __init__(self, view: RunView, echo):
         self.view, self.echo = view, echo
-        self._last = 0.0
         self._lock = threading.Lock()
 
     def __enter__(self):
@@ -103,10 +101,6 @@ class PlainProgress:
             line = self.view.event(event)
             if line is None:
                 return
-            if event["event"] == "step":  # at most two lines a second, but never without the last step
-                if time.monotonic() - self._last < 0.5 and self.view.step < self.view.steps:
-                    return
-                self._last = time.monotonic()
             self.echo(line)
 
 

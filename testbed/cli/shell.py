@@ -27,7 +27,7 @@ def shell(experiment: str, overrides: tuple[str, ...], at: str, hold: bool) -> N
       echo 'h1 ping -c 3 server' | testbed shell quickstart --hold
     """
     from mininet.cli import CLI
-    from mininet.log import setLogLevel
+    from mininet.log import lg, setLogLevel
 
     from testbed.cli.exec import parse_time
     from testbed.experiment.loading import load_experiment
@@ -35,6 +35,7 @@ def shell(experiment: str, overrides: tuple[str, ...], at: str, hold: bool) -> N
 
     loaded = load_experiment(experiment, overrides)
     setLogLevel("output")  # what commands print, without Mininet's own chatter
+    lg.handlers[0].setStream(sys.stdout)  # Mininet prints it on standard error
     warnings: list[str] = []
     with shaped_session(loaded, command="testbed " + " ".join(sys.argv[1:]), at_s=parse_time(at), hold=hold,
                         warnings=warnings) as (_, shaped):
