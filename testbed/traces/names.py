@@ -57,6 +57,9 @@ _UNIT_AT_END = re.compile(r"[(\[]\s*([^)\]]+?)\s*[)\]]\s*\Z|\s+in\s+(\S+)\s*\Z|[
 PERSONAL = ("user", "user id", "host", "hostname", "client", "client id", "customer", "email")
 
 
+LONGEST_NAME = 80  # characters; a longer header cell is no name, and would keep the patterns busy
+
+
 @dataclass(frozen=True)
 class Named:
     """One recognised column. unit: as written in the header, or None."""
@@ -84,10 +87,16 @@ def recognise(header: tuple[str, ...]) -> list[Named]:
 
 def private(header: tuple[str, ...], used: set[int]) -> list[str]:
     """The names of columns that hold personal or identifying data."""
-    return [name for i, name in enumerate(header) if i not in used and _PRIVATE.search(_words(name))]
+    return [
+        name
+        for i, name in enumerate(header)
+        if i not in used and len(name) <= LONGEST_NAME and _PRIVATE.search(_words(name))
+    ]
 
 
 def _one(index: int, name: str) -> Named | None:
+    if len(name) > LONGEST_NAME:
+        return None
     plain = _words(name)
     for field, names in _FIELDS.items():
         if plain in names and field != "clock":

@@ -146,7 +146,7 @@ class LinkRecords:
                     self.failed(line, f"{self.labels.get(FIELDS[i], FIELDS[i])} is {values[i]:g}")
                     return False
                 if self.zero == "outage":
-                    self._raised(line)
+                    self.outages(1, line)
                     values[i] = self.floor_bps
         if all(value != value for value in values):
             if not self.sparse:
@@ -163,10 +163,10 @@ class LinkRecords:
         self.report.failed += 1
         self.report.repair("failed tests dropped", why, line)
 
-    def _raised(self, line) -> None:
-        self.report.repair(
-            f"no throughput: raised to the floor of {self.floor_bps / 1e3:g} kbit/s", line=line
-        )
+    def outages(self, count: int, line: int | None = None) -> None:
+        """Count rates of 0 that became the floor."""
+        floor = f"{self.floor_bps / 1e3:g} kbit/s"
+        self.report.repair(f"no throughput: raised to the floor of {floor}", line=line, count=count)
 
     def error(self, line, field, value):
         """The error for an impossible value of a field."""

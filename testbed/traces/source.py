@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import contextlib
 import functools
 import gzip
 import io
@@ -13,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from testbed.errors import InputError, nearest
 from testbed.traces.report import Report
@@ -22,7 +24,13 @@ SAMPLE = 1 << 16
 LONGEST_LINE = 64 << 20  # a longer one is no log line; JSON documents are read as a whole
 LONGEST_TEXT = 1 << 30
 
-_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError, ValueError)
+_WIDE = {
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark it begins with
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
 _PICKLE = ("a Python pickle", "pickles run code when loaded and are never read; export to JSON or CSV")
 _REFUSED = {
     **{bytes((0x80, protocol)): _PICKLE for protocol in range(2, 6)},
@@ -97,8 +105,8 @@ class Source:
         try:
             self.bytes = self.path.stat().st_size
             with self._open() as stream:
-                head = _read_up_to(stream, SAMPLE)
-                whole = not stream.read(1)
+                head = _read_up_to(stream, SAMPLE + 1)
+            head, whole = head[:SAMPLE], len(head) <= SAMPLE
         except PermissionError:
             raise InputError(str(path), "may not be read (permission denied)") from None
         self.parquet = head.startswith(b"PAR1")
@@ -128,7 +136,7 @@ class Source:
         for magic, (what, remedy) in _REFUSED.items():
             if head.startswith(magic):
                 raise InputError(str(self.path), f"is {what}; expected text", hint=remedy)
-        if self.parquet or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        if self.parquet or head.startswith(tuple(_WIDE)):
             return
         odd = sum(byte < 9 or 13 < byte < 32 for byte in head[:4096])
         if odd > 0.1 * min(len(head), 4096):
@@ -138,25 +146,28 @@ class Source:
                 hint="binary files other than Parquet are not read; export to CSV or JSON",
             )
 
-    def _open(self) -> io.BufferedIOBase:
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[IO[bytes]]:
         """The decompressed bytes."""
-        raw = self.path.open("rb", buffering=0)
-        magic = raw.read(6)
-        raw.seek(0)
-        if magic.startswith(b"\x1f\x8b"):
-            return gzip.GzipFile(fileobj=_Counted(raw, self))  # type: ignore[return-value]
-        if magic.startswith(b"BZh"):
-            return bz2.BZ2File(_Counted(raw, self))  # type: ignore[return-value]
-        if magic.startswith(b"\xfd7zXZ"):
-            return lzma.LZMAFile(_Counted(raw, self))  # type: ignore[return-value]
-        if magic.startswith(b"PK\x03\x04"):
-            return self._open_zip(raw)
-        return _Counted(raw, self)  # type: ignore[return-value]
+        with contextlib.ExitStack() as stack:
+            raw = stack.enter_context(_Counted(self.path.open("rb", buffering=0), self))
+            magic = raw.peek(6)[:6]
+            stream: IO[bytes] = raw
+            if magic.startswith(b"\x1f\x8b"):
+                stream = stack.enter_context(gzip.GzipFile(fileobj=raw))
+            elif magic.startswith(b"BZh"):
+                stream = stack.enter_context(bz2.BZ2File(raw))
+            elif magic.startswith(b"\xfd7zXZ"):
+                stream = stack.enter_context(lzma.LZMAFile(raw))
+            elif magic.startswith(b"PK\x03\x04"):
+                stream = stack.enter_context(self._zip_member(raw, stack))
+            yield stream
 
-    def _open_zip(self, raw) -> io.BufferedIOBase:
+    def _zip_member(self, raw, stack: contextlib.ExitStack) -> IO[bytes]:
+        """The only file in an archive."""
         try:
-            archive = zipfile.ZipFile(raw)
-        except zipfile.BadZipFile as error:
+            archive = stack.enter_context(zipfile.ZipFile(raw))
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             raise InputError(str(self.path), f"is a damaged zip archive ({error})") from None
         members = [m for m in archive.namelist() if not m.endswith("/") and not m.startswith("__MACOSX")]
         if any(m.startswith("xl/") for m in members):
@@ -171,8 +182,8 @@ class Source:
                 hint="unpack it and name the folder or the file",
             )
         try:
-            return archive.open(members[0])  # type: ignore[return-value]
-        except (RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+            return archive.open(members[0])
+        except (RuntimeError, NotImplementedError, zipfile.BadZipFile, OSError, ValueError) as error:
             raise InputError(str(self.path), f"can't be unpacked ({error})") from None
 
     def chunks(self) -> Iterator[bytes]:
@@ -182,16 +193,17 @@ class Source:
             while True:
                 try:
                     piece = stream.read(CHUNK)
-                except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError) as error:
+                except DAMAGE as error:
                     self.report.repair("compressed data damaged or cut short: read up to there", str(error))
                     piece = b""
                 if first:
                     first = False
-                    for mark, name in _UTF16.items():
+                    for mark, name in _WIDE.items():
                         if piece.startswith(mark):
                             decoder = codecs.getincrementaldecoder(name)("replace")
-                            self.report.note("UTF-16 text")
-                            piece = piece[2:]
+                            self.report.note(f"{name.upper()[:6]} text")
+                            piece = piece[len(mark) :]
+                            break
                     if piece.startswith(codecs.BOM_UTF8):
                         self.report.note("UTF-8 byte order mark")
                         piece = piece[3:]
@@ -297,14 +309,14 @@ def _read_up_to(stream, size: int) -> bytes:
             if not piece:
                 break
             out += piece
-    except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError):
+    except DAMAGE:
         pass
     return out
 
 
 def _decode_sample(head: bytes) -> str:
-    for mark, name in _UTF16.items():
+    for mark, name in _WIDE.items():
         if head.startswith(mark):
-            return head[2:].decode(name, "ignore")
+            return head[len(mark) :].decode(name, "ignore")
     text = head.removeprefix(codecs.BOM_UTF8).decode("utf-8", "ignore")
     return text if text else head.decode("cp1252", "replace")

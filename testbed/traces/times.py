@@ -38,9 +38,14 @@ def zone(name: str | None) -> tzinfo:
         raise unknown("--tz", "time zone", name, available_timezones()) from None
 
 
+LONGEST = 64  # characters of a cell that may be a time
+
+
 def is_stamp(text: str) -> bool:
     """Whether a cell is a date (with or without a time of day) or a Unix time."""
     text = text.strip().strip("\"'")
+    if len(text) > LONGEST:
+        return False
     if _NUMBER.match(text):
         value = float(text)
         return any(EARLIEST <= value / k <= LATEST for k in (1, 1e3, 1e6, 1e9)) and value >= EARLIEST
@@ -48,7 +53,7 @@ def is_stamp(text: str) -> bool:
 
 
 def is_time_of_day(text: str) -> bool:
-    return bool(_CLOCK.match(text.strip().strip("\"'")))
+    return len(text) <= LONGEST and bool(_CLOCK.match(text.strip().strip("\"'")))
 
 
 class Clock:
@@ -110,6 +115,8 @@ class Clock:
             ValueError: it is none of these.
         """
         text = text.strip().strip("\"'")
+        if len(text) > LONGEST:
+            raise ValueError(f"{text[:20]!r}… is not a time")
         if _NUMBER.match(text):
             return self.from_unix(float(text))
         match = _YMD.match(text)

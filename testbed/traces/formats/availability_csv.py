@@ -71,7 +71,7 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
         states = sorted({row[where["state"]] for row in layout.rows if len(row) > where["state"]})
         raise report.error(
             f"has intervals of the states {', '.join(states[:8])}; which one is available?",
-            hint=f"say it: --rule 'state = {states[0]}'",
+            hint=f"say it: --rule 'state = {states[0] if states else 'NAME'}'",
         )
     found, absolute = _intervals(source, options, where, rule)
     span = None

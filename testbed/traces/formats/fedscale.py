@@ -51,6 +51,9 @@ def detect_csv(sample: Sample) -> float:
 def read_csv(source: Source, options: Options) -> dict[str, Availability]:
     report, layout = source.report, source.sample.layout
     names = [n.lower() for n in layout.header]
+    for key in _KEYS:
+        if key not in names:
+            raise report.error(f"has no column {key}; expected {', '.join(_KEYS)}")
     at = {key: names.index(key) for key in _KEYS}
     who = next(
         (names.index(n) for n in ("id", "device", "client", "client_id", "device_id", "") if n in names), -1

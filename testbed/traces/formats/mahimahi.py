@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from testbed.traces.formats import Format, Options
-from testbed.traces.records import LinkRecords
+from testbed.traces.records import LinkRecords, all_possible
 from testbed.traces.source import Sample, Source
 
 PACKET_BITS = 1500 * 8
@@ -113,36 +113,33 @@ def _times(source: Source) -> np.ndarray:
 def _add(
     records: LinkRecords, home: str, field: str, times: np.ndarray, bin_s: float, until_s: float | None = None
 ) -> float:
-    """Add the rates of one direction; its own span, or as many rounds of it as `until_s` has."""
-    period_ms = int(times[-1])
+    """Add the rates of one direction; returns its span [s], or as many rounds of it as `until_s` has."""
+    period = int(times[-1])
     # a trace shorter than a bin is repeated until it fills one, exactly
-    rounds = max(1, math.ceil(bin_s * 1000 / period_ms)) if period_ms < bin_s * 1000 else 1
-    if until_s is not None and until_s * 1000 > period_ms * rounds:
-        rounds = math.ceil(until_s * 1000 / period_ms)
-    span = period_ms * rounds
-    width = min(bin_s * 1000, span)
-    count = max(1, round(span / width))
+    rounds = max(1, math.ceil(bin_s * 1000 / period)) if period < bin_s * 1000 else 1
+    if until_s is not None:
+        rounds = max(rounds, math.ceil(until_s * 1000 / period))
+    span = period * rounds
+    count = max(1, round(span / min(bin_s * 1000, span)))
     edges = np.linspace(0, span, count + 1)
-    if rounds > 1:
-        counts = np.zeros(count, dtype=np.int64)
-        for k in range(rounds):
-            counts += _histogram(times + k * period_ms, edges)
-    else:
-        counts = _histogram(times, edges)
-    rates = counts * PACKET_BITS / (np.diff(edges) / 1000)
-    for start, rate in zip(edges[:-1], rates):
-        values = {"down": float(rate)} if field == "down_bps" else {"up": float(rate)}
-        records.add(None, home, float(start) / 1000, **values)
-        records.report.rows -= 1  # a bin is no row of the file
+    rates = np.diff(_delivered(times, edges)) * PACKET_BITS / (np.diff(edges) / 1000)
+    silent = rates == 0
+    if silent.any():
+        records.outages(int(silent.sum()))
+        rates[silent] = records.floor_bps
+    if not all_possible(field, rates):
+        raise records.error(None, field, float(rates.max()))
+    records.home(home).extend(edges[:-1] / 1000, {field: rates})
     return span / 1000
 
 
-def _histogram(times: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Packets in each bin (a, b]: a packet at the very end belongs to the last one."""
-    return np.diff(np.searchsorted(times, edges, side="right")) + np.append(
-        np.searchsorted(times, edges[0], side="right") - np.searchsorted(times, edges[0], side="left"),
-        np.zeros(len(edges) - 2, dtype=np.int64),
-    )
+def _delivered(times: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """Packets in (0, t] of the trace repeated for ever; those at 0 belong to the first bin."""
+    rounds, rest = np.divmod(until, times[-1])
+    within = np.searchsorted(times, rest, side="right")
+    at_zero = int(np.searchsorted(times, 0, side="right"))
+    total = rounds * len(times) + within - np.where(rest == 0, at_zero, 0)
+    return np.where(until == 0, 0, total)
 
 
 FORMATS = (Format("mahimahi", "links", "a Mahimahi packet-delivery trace", detect, read, family="mahimahi"),)

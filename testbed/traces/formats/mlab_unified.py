@@ -50,6 +50,8 @@ def is_upload(source: Source) -> bool:
 def read_csv(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
     layout, report = source.sample.layout, source.report
     where = _columns(layout)
+    if "meanthroughputmbps" not in where:
+        raise report.error("has no column MeanThroughputMbps")
     rate = "up_bps" if is_upload(source) else "down_bps"
     columns = [Column(rate, where["meanthroughputmbps"], 1e6, layout.header[where["meanthroughputmbps"]])]
     if "minrtt" in where:

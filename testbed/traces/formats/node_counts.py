@@ -155,7 +155,7 @@ def read_spot(source: Source, options: Options) -> dict[str, Availability]:
         raise report.error("has no list 'data' of node numbers")
     counts = []
     for i, n in enumerate(data):
-        if isinstance(n, bool) or not isinstance(n, (int, float)) or n != int(n) or not 0 <= n <= 100_000:
+        if isinstance(n, bool) or not isinstance(n, (int, float)) or not 0 <= n <= 100_000 or n != int(n):
             raise report.error(f"data[{i}] is {str(n)[:20]!r}; expected a number of nodes")
         counts.append(int(n))
     report.rows = len(counts)

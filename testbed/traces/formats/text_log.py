@@ -21,11 +21,13 @@ _STAMP = re.compile(
     r"\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?"
     r"|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2})[ ,T]+\d{1,2}:\d{2}(?::\d{2})?(?:\s*[AP]M)?"
 )
+LONGEST = 2000  # characters of a line that are looked at
 _FIELDS = {"d": "down_bps", "u": "up_bps", "p": "rtt_s", "l": "rtt_s", "j": "jitter_s"}
 _KEYS = {"down_bps": "down", "up_bps": "up", "rtt_s": "rtt", "jitter_s": "jitter"}
 
 
 def _found(line: str) -> list[tuple[str, float, str]]:
+    line = line[:LONGEST]
     return [(_FIELDS[m[1][0].lower()], float(m[2]), m[3] or "") for m in _VALUE.finditer(line)]
 
 
@@ -34,7 +36,7 @@ def detect(sample: Sample) -> float:
         return 0.0
     lines = sample.lines[:200]
     rates = sum(any(f in ("down_bps", "up_bps") for f, _, _ in _found(line)) for line in lines)
-    stamps = sum(bool(_STAMP.search(line)) for line in lines)
+    stamps = sum(bool(_STAMP.search(line[:LONGEST])) for line in lines)
     return 0.4 if rates >= 0.2 * len(lines) and stamps >= 0.1 * len(lines) and rates else 0.0
 
 
@@ -48,7 +50,7 @@ def read(source: Source, options: Options, records: LinkRecords | None = None) -
         labels={"down_bps": "Download", "up_bps": "Upload", "rtt_s": "Ping", "jitter_s": "Jitter"},
     )
     clock = Clock(report, options.zone, options.dates)
-    clock.learn(m[0] for line in source.sample.lines if (m := _STAMP.search(line)))
+    clock.learn(m[0] for line in source.sample.lines if (m := _STAMP.search(line[:LONGEST])))
     factors = _factors(source.sample, report)
     home = options.home or source.stem
     time, began, values, lines = None, None, {}, 0
@@ -69,7 +71,7 @@ def read(source: Source, options: Options, records: LinkRecords | None = None) -
 
     one_line = None
     for number, line in source.lines():
-        stamp, found = _STAMP.search(line), _found(line)
+        stamp, found = _STAMP.search(line[:LONGEST]), _found(line)
         if stamp is None and not found:
             continue
         if stamp is not None:
