@@ -69,28 +69,14 @@ def load_runner(name: str) -> Callable[[], Runner]:
 
 
 def preload() -> None:
-    """Use what training a model uses, so that torch imports here what it imports late.
-
-    All but a backward pass: after one, torch refuses to compute gradients in forked children.
-    """
+    """Have torch and the worker's code import all that they import late; see that no thread came with it."""
     import torch
 
     import testbed.emulation.worker  # noqa: F401
+    from testbed.emulation.warm_up import warm_up
 
     torch.set_num_threads(1)
-    model = torch.nn.Sequential(
-        torch.nn.Embedding(8, 8), torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True),
-        torch.nn.LayerNorm(8), torch.nn.Linear(8, 8),
-    )  # fmt: skip
-    parameters = list(model.parameters())
-    logits = model(torch.zeros(1, 4, dtype=torch.long))
-    torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.zeros(4, dtype=torch.long))
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    for optimizer in (torch.optim.AdamW(parameters), torch.optim.SGD(parameters, 0.1, momentum=0.9)):
-        optimizer.step()
-        optimizer.state_dict()
-    model.state_dict()
+    warm_up(backward=False)
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         raise RuntimeError(f"{threads} threads after the imports: forked children would inherit their locks")

@@ -35,7 +35,9 @@ class Pacer:
     millisecond that a result takes from thread to event loop and back is the emulation's, not the device's.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep):
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ):  # fmt: skip
         self._clock = clock
         self._sleep = sleep
         self._free_s = 0.0  # when the one before ended

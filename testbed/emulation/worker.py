@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -25,6 +26,7 @@ from testbed.emulation.membership import Expelled, Joined
 from testbed.emulation.node import Clock, EmulatedNode
 from testbed.emulation.pacing import compute_thread
 from testbed.emulation.transport import Transport
+from testbed.emulation.warm_up import warm_up
 from testbed.runtime import MembershipEvent, PeerLost, Plan, Runner, wire
 from testbed.runtime.mailbox import View
 
@@ -143,6 +145,7 @@ class Worker:
         unframer = control.Unframer()
         self._stopped = self._loop.create_future()
         self._loop.add_reader(self._sock, self._control, unframer)
+        await self._loop.run_in_executor(self._executor, functools.partial(warm_up, backward=True))
         ip = self._spec.ips[self._name]
         peers = {n: (i, DATA_PORT) for n, i in self._spec.ips.items()}
         self._transport = Transport((ip, DATA_PORT), peers, self._message, tdf=self._spec.tdf)
