@@ -89,9 +89,10 @@ def sched_delay(c: Context) -> Check:
 
 
 def overruns(c: Context) -> list[Check]:
-    """Computations that took longer than the emulated device would have."""
+    """Computations that took longer than the emulated device would have. Set-up (no FLOPs) is not paced."""
     time, count = "Compute overruns, of all paced time", "Computations with a noticeable overrun"
     rows = select(c.events, "compute")
+    rows = rows[rows["flops"] > 0]
     overrun = rows["overrun"].fillna(0.0)
     paced = (rows["end"] - rows["start"] - overrun).clip(lower=0)
     if not len(rows) or paced.sum() <= 0:
@@ -102,7 +103,7 @@ def overruns(c: Context) -> list[Check]:
         ]
     by_node = overrun.groupby(rows["node"]).sum()
     worst = by_node.idxmax()
-    noticeable = overrun > c.limits.overrun_noticeable * paced
+    noticeable = (overrun > c.limits.overrun_noticeable * paced) & (overrun * c.tdf > c.limits.overrun_noticeable_s)
     first = rows["t"][noticeable].min()
     total = f"{units.duration(overrun.sum())} of {units.duration(paced.sum())}"
     return [
@@ -122,7 +123,8 @@ def overruns(c: Context) -> list[Check]:
             noticeable.mean(),
             c.limits.overrun_count,
             "",
-            f"{noticeable.sum()} of {len(rows)} by more than {100 * c.limits.overrun_noticeable:g} %",
+            f"{noticeable.sum()} of {len(rows)} by more than {100 * c.limits.overrun_noticeable:g} % "
+            f"and {units.duration(c.limits.overrun_noticeable_s)}",
             rows["node"][overrun.idxmax()],
             first,
         ),

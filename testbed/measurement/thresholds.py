@@ -41,7 +41,8 @@ class Thresholds:
     # compute pacing
     overrun_time: float = 0.02  # time beyond flops / speed, as a fraction of all paced time
     overrun_count: float = 0.05  # fraction of computations that overran by more than overrun_noticeable
-    overrun_noticeable: float = 0.1  # of the computation's own paced time
+    overrun_noticeable: float = 0.1  # of the computation's own paced time ...
+    overrun_noticeable_s: float = 0.005  # ... and this much, real: less is below any home link's RTT
     # the machine
     cpu_busy: float = 0.95  # a second in which the machine was busier than this is saturated
     cpu_saturated_time: float = 0.2  # fraction of saturated seconds
