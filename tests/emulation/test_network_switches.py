@@ -20,7 +20,7 @@ def test_a_kernel_without_open_vswitch_is_told_the_remedy(build, capabilities):
     if capabilities.openvswitch.available:
         pytest.skip("this kernel has Open vSwitch")
     with pytest.raises(CapabilityError) as error:
-        build(1, switch="ovs")
+        build(1, switch="ovs", delay_backend="netem")
     assert "apt install openvswitch-switch" in error.value.hint
     assert "switch: bridge" in error.value.hint
 
@@ -28,7 +28,8 @@ def test_a_kernel_without_open_vswitch_is_told_the_remedy(build, capabilities):
 def test_open_vswitch_carries_the_network(build, capabilities):
     if not capabilities.openvswitch.available:
         pytest.skip(f"no Open vSwitch: {capabilities.openvswitch.how}")
-    network = build(3, 10, 10, switch="ovs", shared=(SharedLink("north", ("h1", "h2"), 8e6, 60e6),))
+    north = SharedLink("north", ("h1", "h2"), 8e6, 60e6)
+    network = build(3, 10, 10, switch="ovs", delay_backend="netem", shared=(north,))
     assert network.net.pingAll() == 0.0
     with Flow(network, "h3", "server") as flow:
         assert flow.goodput_bps(2, warm_up_s=1.5) == pytest.approx(10e6, rel=0.1)

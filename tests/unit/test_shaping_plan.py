@@ -13,6 +13,7 @@ from testbed.errors import InputError
 
 LINK = Link(20e6, 100e6)
 SERVER = Link(1e9, 1e9)
+OVS = NetworkSettings(switch="ovs", delay_backend="netem")
 
 
 def star(homes: int) -> tuple[Topology, dict[str, Link]]:
@@ -68,10 +69,10 @@ def test_a_home_behind_a_shared_link_hangs_on_its_bridge():
 
 def test_open_vswitch_takes_the_bridges_place():
     topology, links = star(2)
-    lines = plan_commands(topology, links, NetworkSettings(switch="ovs"))
+    lines = plan_commands(topology, links, OVS)
     assert not any("type bridge" in line or " master " in line for line in lines)
     assert any(line.startswith("ovs-vsctl") for line in lines)
-    flows = openvswitch.flows(make_plan("abcdef", topology, links, NetworkSettings(switch="ovs")).bridges[0])
+    flows = openvswitch.flows(make_plan("abcdef", topology, links, OVS).bridges[0])
     assert "dl_dst=02:00:0a:00:00:02,actions=output:y2" in " ".join(flows)
 
 
@@ -107,6 +108,7 @@ def test_more_homes_than_a_bridge_has_ports():
     [
         ({"switch": "bridges"}, "did you mean 'bridge'"),
         ({"delay_backend": "nfq"}, "did you mean 'nfqueue'"),
+        ({"switch": "ovs"}, "expected delay_backend: netem, or switch: bridge"),
         ({"buffer_s": 0}, "expected more than 0"),
         ({"mtu": 100}, "expected 576 to 9000"),
     ],
