@@ -110,7 +110,7 @@ class WorkerPool:
         self._plan = plan
         self._addresses = dict(addresses)
         self._tdf = tdf
-        self._on_event = on_event
+        self._hand_out = on_event
         self._limits = dict(memory_limits or {})
         cluster = plan.cluster
         self._devices = dict(devices) if devices else {d.name: d for d in (cluster.server, *cluster.devices)}
@@ -387,6 +387,14 @@ class WorkerPool:
         cgroup = self._cgroups.hosts.get(worker.name)
         if cgroup is not None:
             cgroup.kill()
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        """Whoever takes the events may fail (a full disk, say); that ends the run, and not this thread."""
+        try:
+            self._hand_out(event)
+        except Exception as error:
+            with self._changed:
+                self._end(Outcome(False, f"an event could not be recorded: {error}"))
 
     def _event(self, node: str, **fields: Any) -> None:
         t = 0.0 if self._t0 is None else max(0.0, (time.monotonic() - self._t0) / self._tdf)
