@@ -88,10 +88,7 @@ def clean(run_id: str | None = None, *, force: bool = False) -> CleanReport:
             if not force:
                 report.skipped.append(run.run_id)
                 continue
-            pid = int(run.owner.partition(":")[0])
-            if pid not in _ourselves():
-                _kill({pid})
-                report.processes += 1
+            _end_processes(report, {int(run.owner.partition(":")[0])}, (), ())
         _remove(run, report)
     _remove_unfinished()
     return report

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from testbed.emulation import netlink
-from testbed.emulation.namespaces import in_thread, inside
 
 _BUFFER_HANDLE = 0x10 << 16  # 'handle 10:' of shaping.add_bottleneck
 _TCA_STATS2, _STATS_BASIC, _STATS_QUEUE = 7, 1, 3
@@ -28,14 +26,11 @@ class QueueCounters:
 
 
 class QueueReader:
-    """Reads all bottlenecks' counters in a namespace; some milliseconds for 256 homes."""
+    """Reads all bottlenecks' counters in the namespace of `route`; some milliseconds for 256 homes."""
 
-    def __init__(self, netns: str, interfaces: Iterable[str]):
-        def open_there() -> tuple[netlink.Route, dict[int, str]]:
-            with inside(netns):
-                return netlink.Route(), {socket.if_nametoindex(name): name for name in interfaces}
-
-        self._route, self._names = in_thread(open_there)
+    def __init__(self, route: netlink.Route, interfaces: Mapping[str, int]):
+        """`interfaces`: index of each interface that has a bottleneck, by name."""
+        self._route, self._names = route, {index: name for name, index in interfaces.items()}
 
     def read(self) -> dict[str, QueueCounters]:
         """By interface. Raises OSError: the namespace is gone."""
@@ -59,6 +54,3 @@ class QueueReader:
             elif kind == _STATS_QUEUE:
                 _, backlog, drops = struct.unpack_from("=III", data, start)
         return QueueCounters(sent, packets, drops, backlog)
-
-    def close(self) -> None:
-        self._route.close()

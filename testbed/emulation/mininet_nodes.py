@@ -133,16 +133,15 @@ class EmulatedMininet(Mininet):
     """`mininet.net.Mininet` for a network that `EmulatedNetwork` starts and stops."""
 
     def __init__(self, network: EmulatedNetwork):
+        # Mininet's constructor first calls Mininet.init, which sets a dozen sysctls of the whole machine (TCP
+        # buffers, ARP limits, …) and leaves them so. Nothing here needs them.
+        Mininet.inited = True
         super().__init__(
             topo=None, switch=EmulatedSwitch, host=EmulatedHost, controller=None, link=EmulatedLink,
             intf=EmulatedIntf, build=False, ipBase=f"10.0.0.0/{names.SUBNET_BITS}",
         )
         self.network = network
         self.built = True
-
-    @classmethod
-    def init(cls) -> None:
-        """Mininet raises sysctls of the whole machine here, and leaves them so; nothing needs them."""
 
     def start(self) -> None:
         """Everything runs already."""

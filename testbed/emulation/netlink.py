@@ -21,6 +21,8 @@ _ERROR, _DONE = 2, 3
 _IFF_UP = 1
 _IFA_F_NOPREFIXROUTE = 0x200
 _NUD_PERMANENT = 0x80
+_IFLA_OPERSTATE, _OPERSTATE_UP = 16, 6
+_IFLA_LINKINFO, _INFO_SLAVE_DATA, _BRPORT_STATE, _BRPORT_FORWARDING = 18, 5, 1, 3
 
 
 def attribute(kind: int, data: bytes) -> bytes:
@@ -39,6 +41,16 @@ def attributes(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]
             return
         yield kind & 0x3FFF, at + 4, at + length
         at += (length + 3) & ~3
+
+
+def _nested(data: bytes, at: int, end: int, *kinds: int) -> int | None:
+    """First byte of the attribute that lies under attributes of these kinds."""
+    for wanted in kinds:
+        place = next(((a, e) for kind, a, e in attributes(data, at, end) if kind == wanted), None)
+        if place is None:
+            return None
+        at, end = place
+    return data[at]
 
 
 class Route:
@@ -86,6 +98,23 @@ class Route:
                             raise failure
                         return
                 at += (length + 3) & ~3
+
+    def forwards(self, index: int) -> bool:
+        """Is an interface up with carrier and, if it is a bridge's port, in state forwarding?"""
+        self._seq += 1
+        self._socket.send(_message(_GETLINK, 0, struct.pack("=BxHiII", 0, 0, index, 0, 0), self._seq))
+        while True:
+            data = self._socket.recv(1 << 17)
+            length, kind, _, seq = struct.unpack_from("=IHHI", data)
+            if seq != self._seq:
+                continue
+            if kind == _ERROR:
+                code = -struct.unpack_from("=i", data, 16)[0]
+                raise OSError(code, f"rtnetlink: {os.strerror(code)}")
+            found = {kind: (at, end) for kind, at, end in attributes(data, 32, length)}
+            up = data[found[_IFLA_OPERSTATE][0]] == _OPERSTATE_UP
+            state = _nested(data, *found.get(_IFLA_LINKINFO, (0, 0)), _INFO_SLAVE_DATA, _BRPORT_STATE)
+            return up and state in (None, _BRPORT_FORWARDING)
 
     def dump_qdiscs(self) -> Iterator[tuple[bytes, int, int]]:
         """(buffer, start, end) of each qdisc's message from its struct tcmsg on, statistics included."""

@@ -6,14 +6,16 @@ run's own, holds the bridges and each access link's switch side. Nothing is made
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from testbed.cluster import Link, SharedLink, Topology
-from testbed.emulation import batch, cleanup, hosts, namespaces, plan, shaping
+from testbed.emulation import batch, cleanup, hosts, namespaces, netlink, plan, shaping
 from testbed.emulation.counters import QueueCounters, QueueReader
 from testbed.emulation.hosts import DelayPort, HostPort, SharedPort
 from testbed.emulation.openvswitch import OpenVSwitch
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DelayPort", "EmulatedNetwork", "HostPort", "NetworkSettings", "QueueCounters", "SharedPort",
            "plan_commands"]
 
+LINK_UP_TIMEOUT_S = 10.0
 COMMANDS_MAX = 20_000  # beyond, changes are counted; the run's events hold every one of them
 
 
@@ -62,7 +65,8 @@ class EmulatedNetwork:
         self._shapes = dict(self.plan.shapes)
         self._tc = batch.Batch("tc", self.net_namespace)
         self._ip = batch.Batch("ip", self.net_namespace)
-        self._queues: QueueReader | None = None
+        self._route: netlink.Route | None = None  # of the run's own namespace
+        self._indexes: dict[str, int] = {}  # of interfaces with a bottleneck
         self._lock = threading.Lock()
         self._started = False
         self._processes: list[str] = []
@@ -84,9 +88,8 @@ class EmulatedNetwork:
 
         Raises:
             InputError: the kernel has no such congestion control.
-            CapabilityError: the kernel or a program lacks something; TestbedError: a command failed. What
-            was made
-                until then is in the state file: call `stop`.
+            CapabilityError: the kernel or a program lacks something.
+            TestbedError, OSError: a command failed. What was made until then is recorded: call `stop`.
         """
         p, netns = self.plan, self.net_namespace
         hosts.require_congestion_control(self.settings.congestion_control)
@@ -98,7 +101,6 @@ class EmulatedNetwork:
         if self.settings.switch == "ovs":
             self._openvswitch = OpenVSwitch(self.state, netns)
             self._openvswitch.start(p.bridges)
-            self.commands += self._openvswitch.commands
         batch.run("bridge", p.bridge_lines, netns)
         with ThreadPoolExecutor(1) as background:
             shaping_done = background.submit(batch.run, "tc", p.tc_lines, netns)
@@ -107,10 +109,15 @@ class EmulatedNetwork:
         self.commands += p.commands()
         self._processes = [process_value(process.start()) for process in (self._tc, self._ip)]
         self.state.record_many("process", self._processes)
-        self._queues = QueueReader(netns, p.shapes)
+        namespaces.in_thread(self._open_route)
         from testbed.emulation import mininet_nodes  # Mininet is needed for real networks only
 
         self.net = mininet_nodes.build(self)
+
+    def _open_route(self) -> None:
+        with namespaces.inside(self.net_namespace):
+            self._route = netlink.Route()
+            self._indexes = {name: socket.if_nametoindex(name) for name in self.plan.shapes}
 
     def stop(self) -> None:
         """Remove all that `start` made. Idempotent; whatever still runs in the hosts is killed."""
@@ -122,9 +129,9 @@ class EmulatedNetwork:
         self._ip.close()
         for process in self._processes:
             self.state.forget("process", process)
-        if self._queues:
-            self._queues.close()
-            self._queues = None
+        if self._route:
+            self._route.close()
+            self._route = None
         if self._openvswitch:
             self._openvswitch.stop()
         report = cleanup.remove_namespaces(self.state, self.plan.namespaces)
@@ -162,10 +169,10 @@ class EmulatedNetwork:
         with self._lock:
             lines = [line for dev, new in shapes.items()
                      for line in shaping.change_bottleneck(dev, self._shapes[dev], new)]
-            self._shapes.update(shapes)
             if lines:
                 self._tc.run(lines)
                 self._note(f"tc -n {self.net_namespace} ", lines)
+            self._shapes.update(shapes)
 
     def link_down(self, name: str) -> None:
         """Cut a host's access link, both ways at once; what waits in its queues is lost. May be repeated.
@@ -176,17 +183,31 @@ class EmulatedNetwork:
         """
         host = self.host(name)
         with self._lock:
-            self._ip.run([f"link set {host.inner} down"])
-            self._note(f"ip -n {self.net_namespace} ", [f"link set {host.inner} down"])
+            self._set_link(host, "down")
             self.down.add(name)
 
     def link_up(self, name: str) -> None:
-        """Mend a host's access link: rates and buffers are as last set, queues empty."""
+        """Mend a host's access link: rates and buffers are as last set, queues empty. Returns once it carries.
+
+        Raises:
+            TestbedError: the kernel didn't bring the link up.
+        """
         host = self.host(name)
         with self._lock:
-            self._ip.run([f"link set {host.inner} up"])
-            self._note(f"ip -n {self.net_namespace} ", [f"link set {host.inner} up"])
+            self._set_link(host, "up")
+            # The bridge learns of the carrier from a kernel thread that waits for its turn at the routing lock:
+            # later than the command's end, by up to a second while other networks come and go.
+            deadline = time.monotonic() + LINK_UP_TIMEOUT_S
+            while not self._route.forwards(self._indexes[host.bridge_port]):
+                if time.monotonic() > deadline:
+                    raise TestbedError(f"the link of {name!r} isn't up after {LINK_UP_TIMEOUT_S:.0f} s")
+                time.sleep(0.001)
             self.down.discard(name)
+
+    def _set_link(self, host: HostPort, state: str) -> None:
+        lines = [f"link set {host.inner} {state}"]
+        self._ip.run(lines)
+        self._note(f"ip -n {self.net_namespace} ", lines)
 
     # Looking
 
@@ -207,7 +228,7 @@ class EmulatedNetwork:
     def counters(self) -> dict[str, dict[str, QueueCounters]]:
         """Counters since start, by host (and shared link), then 'up' and 'down'. One dump for all."""
         with self._lock:
-            by_interface = self._queues.read()
+            by_interface = QueueReader(self._route, self._indexes).read()
         found = {name: {"up": by_interface[h.inner], "down": by_interface[h.bridge_port]}
                  for name, h in self.hosts.items()}
         for name, port in self.shared.items():

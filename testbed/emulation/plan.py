@@ -26,7 +26,7 @@ class NetworkSettings:
     """How the network is built, beside its topology.
 
     congestion_control: of every host's TCP. buffer_s: each bottleneck's buffer, in seconds at its rate.
-    mtu: bytes of an IP packet, on every interface.
+    mtu: bytes of an IP packet, on every interface. burst_s: see testbed.emulation.shaping.default_burst_s.
     """
 
     switch: str = "bridge"
@@ -34,12 +34,17 @@ class NetworkSettings:
     buffer_s: float = 0.1
     delay_backend: str = "nfqueue"
     mtu: int = 1500
+    burst_s: float = field(default_factory=shaping.default_burst_s)
 
     def __post_init__(self):
         if self.switch not in SWITCHES:
             raise unknown("network.switch", "switch", self.switch, SWITCHES)
         if self.delay_backend not in DELAY_BACKENDS:
             raise unknown("network.delay_backend", "delay backend", self.delay_backend, DELAY_BACKENDS)
+        if self.switch == "ovs" and self.delay_backend == "nfqueue":
+            raise InputError(
+                "network.switch", "'ovs' with delay backend 'nfqueue': Open vSwitch's packets don't pass netfilter; "
+                "expected delay_backend: netem, or switch: bridge")
         if not (self.buffer_s > 0 and math.isfinite(self.buffer_s)):
             raise InputError("network.buffer", f"{self.buffer_s} s; expected more than 0")
         if not 576 <= self.mtu <= 9000:
@@ -187,7 +192,7 @@ def link_shapes(name: str, link, settings: NetworkSettings) -> tuple[shaping.Sha
     shapes = []
     for direction, rate_bps in (("uplink", link.uplink_bps), ("downlink", link.downlink_bps)):
         try:
-            shapes.append(shaping.shape(rate_bps, settings.buffer_s, settings.mtu))
+            shapes.append(shaping.shape(rate_bps, settings.buffer_s, settings.mtu, settings.burst_s))
         except ValueError as error:
             raise InputError(f"link of {name}, {direction}", str(error)) from None
     return shapes[0], shapes[1]

@@ -134,6 +134,8 @@ class RunState:
         if kind not in KINDS:
             raise ValueError(f"kind {kind!r}: expected one of {', '.join(KINDS)}")
         with self._lock:
+            if self._closed:
+                raise RuntimeError(f"run {self.run_id} has ended: {kind} would never be removed")
             self._objects[kind].update(dict.fromkeys(values))
             self._write()
 
@@ -161,6 +163,7 @@ class RunState:
         """The run has ended and removed everything: delete the file, and the directory after the last one."""
         with self._lock:
             self._closed = True
+            self._objects = {kind: {} for kind in KINDS}
             self.path.unlink(missing_ok=True)
             self._temporary.unlink(missing_ok=True)  # of a run that was killed while it wrote
             with contextlib.suppress(OSError):

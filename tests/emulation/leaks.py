@@ -13,8 +13,11 @@ from testbed.emulation import cleanup, state
 
 MARK = "TESTBED_TEST_SESSION"  # in the environment of this process and of all that it starts
 _NETNS = re.compile(r"tb-([0-9a-f]{6})-")
-_SYSCTLS = ("tcp_allowed_congestion_control", "tcp_congestion_control", "tcp_rmem", "tcp_wmem",
-            "neigh/default/gc_thresh3")
+_SYSCTLS = (
+    "net/ipv4/tcp_allowed_congestion_control", "net/ipv4/tcp_congestion_control", "net/ipv4/tcp_rmem",
+    "net/ipv4/tcp_wmem", "net/ipv4/neigh/default/gc_thresh3", "net/ipv4/ip_default_ttl", "net/core/rmem_max",
+    "net/core/wmem_max", "net/core/netdev_max_backlog", "kernel/pty/max",
+)
 
 
 def _listing(directory: str) -> set[str]:
@@ -51,7 +54,7 @@ class Snapshot:
     cgroups: set[str] = field(default_factory=_cgroups)
     iptables: str = field(default_factory=_iptables)
     sysctls: dict[str, str] = field(default_factory=lambda: {
-        name: (Path("/proc/sys/net/ipv4") / name).read_text().strip() for name in _SYSCTLS})
+        name: (Path("/proc/sys") / name).read_text().strip() for name in _SYSCTLS})
 
 
 def _owned_elsewhere(run_id: str) -> bool:

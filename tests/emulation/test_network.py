@@ -196,6 +196,16 @@ def test_link_down_stops_an_established_connection_and_up_resumes_it(build):
     assert interface_state(network, "h1") == before
 
 
+def test_changes_during_an_outage_hold_afterwards(build):
+    network = build(1, 20, 20)
+    network.link_down("h1")
+    network.set_links({"h1": Link(5e6, 20e6)})
+    assert network.counters()["h1"]["up"].backlog_bytes == 0
+    network.link_up("h1")
+    with Flow(network, "h1", "server") as flow:
+        assert flow.goodput_bps(1.5, warm_up_s=1.0) == pytest.approx(5e6, rel=0.05)
+
+
 def test_no_fin_leaves_a_host_whose_link_is_down(build):
     network = build(1)
     near, far = connect(network, "h1", "server")
