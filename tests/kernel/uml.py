@@ -1,6 +1,6 @@
 """Boots a second kernel, user-mode-linux, as a plain process on this file system, and runs a command in it.
 
-What it gives: netem, Open vSwitch and all other modules of Debian's package, whatever the machine's kernel has.
+What it gives: netem, Open vSwitch and all other modules of its Debian package, whatever this kernel has.
 """
 
 from __future__ import annotations

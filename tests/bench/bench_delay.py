@@ -1,0 +1,177 @@
+"""The delay line: throughput, RTT error, rate error, start of many hosts.
+
+    sudo python tests/bench/bench_delay.py              # the nfqueue backend
+    sudo python tests/bench/bench_delay.py --backend netem --only rtt,rate
+
+Prints one JSON object a line. Targets: 400 Mbit/s of 1500-byte TCP through one link, RTT error at 20 ms up to
+1 ms (median) and 3 ms (p99), rate error up to 2 % from 1 to 200 Mbit/s. The machine should be idle otherwise;
+its load is printed with each line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import statistics
+import time
+from collections.abc import Iterator
+
+from testbed.cluster import Link, LinkState, Topology
+from testbed.cluster.model import SERVER
+from testbed.emulation import cleanup
+from testbed.emulation.delay.base import DelayBackend
+from testbed.emulation.link_model import access_links, server_delay
+from testbed.emulation.network import EmulatedNetwork, NetworkSettings
+from testbed.emulation.state import RunState
+from testbed.measurement.light_traffic import FlowSpec, echo_rtts, open_flows, saturate
+from testbed.measurement.probes import probe_links
+
+CORE = Link(2e9, 2e9, 0.001, 0.001)
+RTT_S = 0.020
+RATES_MBPS = (1, 2, 5, 10, 20, 50, 100, 200)
+
+
+def make(backend: str) -> DelayBackend:
+    if backend == "netem":
+        from testbed.emulation.delay.netem import NetemBackend
+
+        return NetemBackend()
+    from testbed.emulation.delay.nfqueue import NfqueueBackend
+
+    return NfqueueBackend()
+
+
+@contextlib.contextmanager
+def shaped(backend: str, states: dict[str, LinkState]) -> Iterator[tuple[EmulatedNetwork, DelayBackend]]:
+    """A star of homes with these links, delayed."""
+    state = RunState.create(command="bench_delay")
+    access = access_links(states, CORE)
+    links = {home: a.link for home, a in access.items()}
+    line = make(backend)
+    try:
+        with EmulatedNetwork(state, Topology(tuple(states), CORE), links, NetworkSettings()) as network:
+            delays = {home: a.delay for home, a in access.items()} | {SERVER: server_delay(CORE)}
+            try:
+                line.start(network.delay_ports(), delays, network.shared_ports(), 1)
+                yield network, line
+            finally:
+                line.stop()
+    finally:
+        cleanup.teardown(state)
+
+
+def report(**fields) -> None:
+    fields["load_1min"] = round(os.getloadavg()[0], 2)
+    print(json.dumps({k: round(v, 6) if isinstance(v, float) else v for k, v in fields.items()}), flush=True)
+
+
+def flow(network: EmulatedNetwork, source: str, sink: str, rate_bps: float) -> FlowSpec:
+    hosts = network.hosts
+    return FlowSpec(source, hosts[source].netns_path, hosts[sink].netns_path, hosts[sink].ip, rate_bps)
+
+
+def throughput(backend: str, seconds: float = 5.0) -> None:
+    """One TCP flow through one link, in each direction, as fast as it goes; and what a packet costs."""
+    for source, sink in (("h1", SERVER), (SERVER, "h1")):
+        with shaped(backend, {"h1": LinkState(1e9, 1e9, RTT_S)}) as (network, line):
+            line.stats()
+            before, began = line.stats(), time.monotonic()
+            own = resource.getrusage(resource.RUSAGE_SELF)
+            with open_flows([flow(network, source, sink, 1e9)]) as flows:
+                rates = saturate(flows, {source: seconds}, settle_s=2.0)
+            time.sleep(0.1)
+            after, took = line.stats(), time.monotonic() - began
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            packets, cpu_s = after.packets - before.packets, after.cpu_s - before.cpu_s
+            report(
+                bench="delay_throughput", backend=backend, direction="up" if sink == SERVER else "down",
+                mbps=rates[source] / 1e6, target_mbps=400, met=rates[source] >= 400e6,
+                packets_per_s=packets / took, daemon_cpu=cpu_s / took,
+                packets_per_s_per_core=packets / cpu_s if cpu_s else None,
+                traffic_cpu=(used.ru_utime + used.ru_stime - own.ru_utime - own.ru_stime) / took,
+                lag_p50_ms=1e3 * after.lag_p50_s, lag_p99_ms=1e3 * after.lag_p99_s,
+                lag_max_ms=1e3 * after.lag_max_s, overflowed=after.overflowed,
+            )
+
+
+def rtt(backend: str, count: int = 300) -> None:
+    """Echo requests at 20 ms: on a quiet line, and while another home's 50 Mbit/s pass the same delay line."""
+    states = {"h1": LinkState(100e6, 20e6, RTT_S), "h2": LinkState(50e6, 20e6, RTT_S)}
+    with shaped(backend, states) as (network, _):
+        target = [("h1", network.hosts["h1"].netns_path, network.hosts[SERVER].ip)]
+        for busy in (False, True):
+            with open_flows([flow(network, SERVER, "h2", 50e6)] if busy else []) as flows:
+                if busy:
+                    pid = os.fork()
+                    if not pid:
+                        saturate(flows, {SERVER: count * 0.01 + 2.0}, settle_s=0.5)
+                        os._exit(0)
+                    time.sleep(1.0)
+                found = sorted(echo_rtts(target, count=count, interval_s=0.01, wait_s=0.5)["h1"])
+                if busy:
+                    os.waitpid(pid, 0)
+            errors = [1e3 * (x - RTT_S) for x in found]
+            p50, p99 = statistics.median(errors), errors[int(0.99 * (len(errors) - 1))]
+            report(bench="delay_rtt", backend=backend, busy=busy, answers=len(found), asked_ms=1e3 * RTT_S,
+                   error_p50_ms=p50, error_p99_ms=p99, error_min_ms=errors[0], error_max_ms=errors[-1],
+                   met=abs(p50) <= 1 and abs(p99) <= 3)
+
+
+def rate(backend: str) -> None:
+    """TCP goodput against the set rate, each alone, in both directions."""
+    states = {f"r{mbps}": LinkState(mbps * 1e6, mbps * 1e6, RTT_S) for mbps in RATES_MBPS}
+    core = LinkState(CORE.downlink_bps, CORE.uplink_bps, CORE.uplink_delay_s + CORE.downlink_delay_s)
+    worst = 0.0
+    with shaped(backend, states) as (network, _):
+        for home, state in states.items():
+            for result in probe_links(network, {home: state}, server=core, seconds=2.0):
+                if result.quantity == "rtt":
+                    continue
+                error = result.measured / result.set - 1
+                worst = max(worst, abs(error))
+                report(bench="delay_rate", backend=backend, quantity=result.quantity,
+                       set_mbps=result.set / 1e6, measured_mbps=result.measured / 1e6, error=error)
+    report(bench="delay_rate_worst", backend=backend, error=worst, target=0.02, met=worst <= 0.02)
+
+
+def start(backend: str, homes: int = 256) -> None:
+    """Put delay lines in place for many homes, change them all at once, remove them."""
+    states = {f"h{i}": LinkState(50e6, 10e6, 0.03) for i in range(homes)}
+    access = access_links(states, CORE)
+    state = RunState.create(command="bench_delay")
+    line = make(backend)
+    links = {home: a.link for home, a in access.items()}
+    try:
+        with EmulatedNetwork(state, Topology(tuple(states), CORE), links, NetworkSettings()) as network:
+            laps = [time.perf_counter()]
+            try:
+                line.start(network.delay_ports(), {h: a.delay for h, a in access.items()}, {}, 1)
+                laps.append(time.perf_counter())
+                line.set({h: a.delay for h, a in access.items()})
+                laps.append(time.perf_counter())
+            finally:
+                line.stop()
+            laps.append(time.perf_counter())
+    finally:
+        cleanup.teardown(state)
+    report(bench="delay_start", backend=backend, homes=homes, start_s=laps[1] - laps[0],
+           set_all_s=laps[2] - laps[1], stop_s=laps[3] - laps[2])
+
+
+BENCHES = {"throughput": throughput, "rtt": rtt, "rate": rate, "start": start}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--backend", choices=("nfqueue", "netem"), default="nfqueue")
+    parser.add_argument("--only", default=",".join(BENCHES), help="some of: " + ", ".join(BENCHES))
+    args = parser.parse_args()
+    for name in args.only.split(","):
+        BENCHES[name.strip()](args.backend)
+
+
+if __name__ == "__main__":
+    main()
