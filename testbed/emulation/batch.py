@@ -34,7 +34,7 @@ def run(program: str, lines: Sequence[str], netns: str | None = None) -> None:
     argv = [program, "-batch", "-"]
     done = subprocess.run(
         argv_in(netns, argv) if netns else argv, input="\n".join(lines) + "\n",
-        capture_output=True, text=True, check=False, start_new_session=True,  # a Ctrl-C is for its caller alone
+        capture_output=True, text=True, check=False, start_new_session=True,  # a Ctrl-C is for the caller
     )
     if done.returncode:
         match = _FAILED.search(done.stderr)

@@ -187,7 +187,7 @@ class EmulatedNetwork:
             self.down.add(name)
 
     def link_up(self, name: str) -> None:
-        """Mend a host's access link: rates and buffers are as last set, queues empty. Returns once it carries.
+        """Mend a host's access link: rates and buffers as last set, queues empty. Returns once it carries.
 
         Raises:
             TestbedError: the kernel didn't bring the link up.
@@ -195,8 +195,8 @@ class EmulatedNetwork:
         host = self.host(name)
         with self._lock:
             self._set_link(host, "up")
-            # The bridge learns of the carrier from a kernel thread that waits for its turn at the routing lock:
-            # later than the command's end, by up to a second while other networks come and go.
+            # The bridge learns of the carrier from a kernel thread that waits for its turn at the routing
+            # lock: after the command's end, by up to a second while other networks come and go.
             deadline = time.monotonic() + LINK_UP_TIMEOUT_S
             while not self._route.forwards(self._indexes[host.bridge_port]):
                 if time.monotonic() > deadline:

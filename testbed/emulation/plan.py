@@ -43,8 +43,8 @@ class NetworkSettings:
             raise unknown("network.delay_backend", "delay backend", self.delay_backend, DELAY_BACKENDS)
         if self.switch == "ovs" and self.delay_backend == "nfqueue":
             raise InputError(
-                "network.switch", "'ovs' with delay backend 'nfqueue': Open vSwitch's packets don't pass netfilter; "
-                "expected delay_backend: netem, or switch: bridge")
+                "network.switch", "'ovs' with delay backend 'nfqueue': Open vSwitch's packets don't pass "
+                "netfilter; expected delay_backend: netem, or switch: bridge")
         if not (self.buffer_s > 0 and math.isfinite(self.buffer_s)):
             raise InputError("network.buffer", f"{self.buffer_s} s; expected more than 0")
         if not 576 <= self.mtu <= 9000:

@@ -301,7 +301,7 @@ def test_counters_agree_with_what_was_sent(build):
 
 def test_stop_is_idempotent_and_ends_what_runs_in_the_hosts(build):
     network = build(1)
-    program = network.popen("h1", ["sh", "-c", "sleep 300 & sleep 300"])
+    program = network.popen("h1", ["sh", "-c", "sleep 300 & exec sleep 300"])
     network.net.get("h1").cmd("true")
     time.sleep(0.1)
     network.stop()
