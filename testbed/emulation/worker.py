@@ -25,14 +25,13 @@ from testbed.emulation.heartbeats import MembershipClient, MembershipServer
 from testbed.emulation.membership import Expelled, Joined
 from testbed.emulation.node import Clock, EmulatedNode
 from testbed.emulation.pacing import compute_thread
+from testbed.emulation.reporter import Reporter
 from testbed.emulation.transport import Transport
 from testbed.emulation.warm_up import warm_up
 from testbed.runtime import MembershipEvent, PeerLost, Plan, Runner, wire
 from testbed.runtime.mailbox import View
 
 DATA_PORT, MEMBERSHIP_PORT = 47100, 47101
-_FLUSH_S = 0.1  # real; how long an event may wait for others to be sent with
-_FLUSH_EVENTS = 500
 _GRACE_S = 1.0  # emulated; for `work` to end by itself after its lease ran out
 
 
@@ -51,72 +50,6 @@ class WorkerSpec(msgspec.Struct):
     initial: list[str]
     detector: DetectorSettings
     threads: int = 1
-
-
-class _Reporter:
-    """Sends events to the engine, many at a time."""
-
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop):
-        self._sock = sock
-        self._loop = loop
-        self._events: list[msgspec.Raw] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._out = bytearray()
-        sock.setblocking(False)
-
-    def event(self, event: dict[str, Any]) -> None:
-        """Raises TypeError when a field is not JSON-like."""
-        self._events.append(msgspec.Raw(control.encode(event)))
-        if len(self._events) >= _FLUSH_EVENTS:
-            self.flush()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(_FLUSH_S, self.flush)
-
-    def message(self, message: dict[str, Any]) -> None:
-        """After all events so far."""
-        self.flush()
-        self._write(control.frame(message))
-
-    def flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._events:
-            events, self._events = self._events, []
-            self._write(control.frame({"kind": "events", "events": events}))
-
-    def drain(self, timeout_s: float = 2.0) -> None:
-        """Blocking, at the end: everything out."""
-        self.flush()
-        self._loop.remove_writer(self._sock)
-        self._sock.settimeout(timeout_s)
-        with contextlib.suppress(OSError):
-            self._sock.sendall(self._out)
-        self._out.clear()
-
-    def _write(self, data: bytes) -> None:
-        if not self._out:
-            try:
-                sent = self._sock.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return  # the engine is gone; the control reader ends this process
-            if sent == len(data):
-                return
-            data = data[sent:]
-            self._loop.add_writer(self._sock, self._writable)
-        self._out += data
-
-    def _writable(self) -> None:
-        try:
-            del self._out[: self._sock.send(self._out)]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._out.clear()
-        if not self._out:
-            self._loop.remove_writer(self._sock)
 
 
 class Worker:
@@ -141,7 +74,7 @@ class Worker:
     async def run(self) -> None:
         """Until the engine says stop. Errors of the runner are reported, not raised."""
         self._loop = asyncio.get_running_loop()
-        self._reporter = _Reporter(self._sock, self._loop)
+        self._reporter = Reporter(self._sock, self._loop)
         unframer = control.Unframer()
         self._stopped = self._loop.create_future()
         self._loop.add_reader(self._sock, self._control, unframer)

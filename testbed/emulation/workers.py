@@ -8,10 +8,9 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from testbed.cluster.model import SERVER
 from testbed.emulation import control
 from testbed.emulation.cgroups import HostCgroup, RunCgroups
 from testbed.emulation.failure_detector import DetectorSettings
+from testbed.emulation.fork_client import ForkClient
 from testbed.emulation.forkserver import ForkRequest
 from testbed.emulation.state import RunState, process_value
 from testbed.emulation.worker import WorkerSpec
@@ -32,7 +32,6 @@ from testbed.errors import TestbedError
 from testbed.runtime import Plan
 
 _STOP_S = 2.0  # real; for workers to end by themselves
-_THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 class Address(Protocol):
@@ -123,9 +122,7 @@ class WorkerPool:
             forget=lambda path: state.forget("cgroup", path),
         )  # fmt: skip
         self._workers: dict[str, _Worker] = {}
-        self._forkserver: subprocess.Popen | None = None
-        self._forkserver_process = ""
-        self._socket: socket.socket | None = None
+        self._forkserver: ForkClient | None = None
         self._up = False
         self._t0: float | None = None
         self._view = 0
@@ -148,21 +145,8 @@ class WorkerPool:
     def start(self) -> None:
         """Start the fork server; it imports torch and the runner while others go on."""
         self._logs.mkdir(parents=True, exist_ok=True)
-        ours, theirs = socket.socketpair()
-        path = os.pathsep.join(filter(None, sys.path))
-        env = {**os.environ, **dict.fromkeys(_THREAD_LIMITS, "1"), "PYTHONPATH": path}
-        with theirs, open(self._logs / "forkserver.log", "ab") as log:
-            self._forkserver = subprocess.Popen(
-                [sys.executable, "-m", "testbed.emulation.forkserver", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
-                start_new_session=True,
-            )  # fmt: skip
-        self._forkserver_process = process_value(self._forkserver.pid)
-        self._state.record("process", self._forkserver_process)
-        self._socket = ours
-        plan = msgspec.msgpack.encode(self._plan)
-        control.send(ours, {"kind": "hello", "runner": self._runner, "plan": plan})
-        self._selector.register(ours, selectors.EVENT_READ, control.Unframer())
+        self._forkserver = ForkClient(self._state, self._logs / "forkserver.log", self._runner, self._plan)
+        self._selector.register(self._forkserver.socket, selectors.EVENT_READ, control.Unframer())
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._listen, name="worker-pool", daemon=True)
         self._thread.start()
@@ -225,18 +209,11 @@ class WorkerPool:
                 self._kill(worker)
             self._changed.wait_for(lambda: not self._alive(), _STOP_S)
         if self._forkserver is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-            try:
-                self._forkserver.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                self._forkserver.kill()
-                self._forkserver.wait()
+            self._forkserver.end()
             with contextlib.suppress(OSError):
                 self._wake_out.send(b"!")
             self._thread.join()
-            self._state.forget("process", self._forkserver_process)
-            self._socket.close()
+            self._forkserver.socket.close()
         self._cgroups.remove()
         for worker in self._workers.values():
             if worker.process:
@@ -319,10 +296,6 @@ class WorkerPool:
 
     # Inside
 
-    @property
-    def _log_of_forkserver(self) -> Path:
-        return self._logs / "forkserver.log"
-
     def _check_name(self, name: str) -> None:
         if name not in self._addresses or name not in self._devices:
             raise KeyError(f"{name!r} has no address or is no device of this run")
@@ -339,9 +312,9 @@ class WorkerPool:
             settled = lambda: self._up or self._outcome is not None  # noqa: E731
             done = self._changed.wait_for(settled, self._ready_timeout_s)
             if self._outcome is not None:
-                raise TestbedError(self._outcome.reason, hint=f"see {self._log_of_forkserver}")
+                raise TestbedError(self._outcome.reason, hint=f"see {self._forkserver.log}")
             if not done:
-                raise TestbedError("the fork server didn't come up", hint=f"see {self._log_of_forkserver}")
+                raise TestbedError("the fork server didn't come up", hint=f"see {self._forkserver.log}")
 
     def _fork(self, name: str, initial: list[str]) -> None:
         ours, theirs = socket.socketpair()
@@ -356,15 +329,13 @@ class WorkerPool:
                 detector=self._detector, threads=self._threads,
             )),
         )  # fmt: skip
-        data = control.frame(msgspec.to_builtins(request))
-        with theirs, open(self._logs / f"{name}.log", "ab") as log, self._changed:
+        with theirs, self._changed:
             worker = _Worker(name, ours)
             old = self._workers.get(name)
             if old is not None:
                 self._drop(old)
             self._workers[name] = worker
-            sent = socket.send_fds(self._socket, [data], [theirs.fileno(), log.fileno()])
-            self._socket.sendall(data[sent:])
+            self._forkserver.fork(request, theirs, self._logs / f"{name}.log")
 
     def _begin(self, worker: _Worker) -> None:
         if self._t0 is not None and not worker.began and worker.state == "ready":
@@ -413,23 +384,28 @@ class WorkerPool:
     # The listening thread
 
     def _listen(self) -> None:
-        while True:
-            for key, _ in self._selector.select():
-                if key.fileobj is self._wake_in:
-                    return
-                if key.fileobj is self._socket:
-                    if not self._read(self._socket, key.data, self._from_forkserver):
-                        self._selector.unregister(self._socket)
-                        with self._changed:
-                            for worker in self._workers.values():  # the kernel ended them with their parent
-                                worker.exited = True
-                            self._end(Outcome(False, f"the fork server ended; see {self._log_of_forkserver}"))
-                else:
-                    worker: _Worker = key.data
-                    handle = functools.partial(self._from_worker, worker)
-                    if not self._read(worker.socket, worker.unframer, handle):
-                        with contextlib.suppress(KeyError, ValueError):
-                            self._selector.unregister(worker.socket)
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    if key.fileobj is self._wake_in:
+                        return
+                    self._hear(key.fileobj, key.data)
+        except Exception as error:  # without this thread nobody would ever hear of the end
+            traceback.print_exc()
+            with self._changed:
+                self._end(Outcome(False, f"{type(error).__name__} in the worker pool: {error}"))
+
+    def _hear(self, sock: socket.socket, data: control.Unframer | _Worker) -> None:
+        if isinstance(data, _Worker):
+            if not self._read(sock, data.unframer, functools.partial(self._from_worker, data)):
+                with contextlib.suppress(KeyError, ValueError):
+                    self._selector.unregister(sock)
+        elif not self._read(sock, data, self._from_forkserver):
+            self._selector.unregister(sock)
+            with self._changed:
+                for worker in self._workers.values():  # the kernel ended them with their parent
+                    worker.exited = True
+                self._end(Outcome(False, f"the fork server ended; see {self._forkserver.log}"))
 
     def _read(self, sock: socket.socket, unframer: control.Unframer, handle: Callable[[dict], None]) -> bool:
         try:

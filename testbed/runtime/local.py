@@ -15,147 +15,21 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import heapq
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from testbed.cluster.model import SERVER
 from testbed.runtime import wire
-from testbed.runtime.interface import MembershipEvent, Message, PeerLost, Plan, Runner
-from testbed.runtime.mailbox import Mailbox, View
+from testbed.runtime.interface import MembershipEvent, PeerLost, Plan, Runner
+from testbed.runtime.local_node import Incarnation, VirtualClock
+from testbed.runtime.mailbox import View
 
 _GRACE_S = 1.0  # how long `work` may go on after its lease ran out
 
 
 class Deadlock(RuntimeError):
     """Everybody waits and nothing can happen any more; the message lists who waits for what."""
-
-
-class _Clock:
-    """Virtual time: moves to the next timer once every coroutine waits."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._order = itertools.count()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-
-    def call_at(self, when: float, fn: Callable[[], None]) -> None:
-        heapq.heappush(self._timers, (max(when, self.now), next(self._order), fn))
-
-    async def sleep(self, seconds: float) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self.call_at(self.now + max(0.0, seconds), lambda: future.done() or future.set_result(None))
-        await future
-
-    async def drive(self, on_idle: Callable[[], None]) -> None:
-        ready = asyncio.get_running_loop()._ready  # the only sign that all coroutines wait
-        while True:
-            await asyncio.sleep(0)
-            if ready:
-                continue
-            if not self._timers:
-                on_idle()
-                return
-            self.now, _, fn = heapq.heappop(self._timers)
-            fn()
-
-
-class _Incarnation:
-    """One life of a node, from its joining to its loss."""
-
-    def __init__(self, engine: LocalEngine, name: str, generation: int, view: View):
-        self.engine = engine
-        self.name = name
-        self.generation = generation
-        self.view = view
-        self.mailbox = Mailbox(name, generation, view, frozenset() if name == SERVER else frozenset({SERVER}))
-        self.node = LocalNode(engine, self)
-        self.runner = engine._new_runner()
-        self.task: asyncio.Task | None = None
-        self.dead = False  # killed: nothing of it happens any more
-        self.running = asyncio.Event()  # cleared while suspended
-        self.running.set()
-        self.cut = False  # nothing crosses its link
-        self.silence = 0  # counts cuts, so that a detection knows which one it was set for
-        self.silent_since = 0.0
-        self.declared_lost = False
-        self.held: list[Callable[[], None]] = []  # what would have crossed the link while it was cut
-
-    async def gate(self) -> None:
-        """Every call of the node passes here: a dead node stops, a suspended one waits."""
-        if self.dead:
-            raise asyncio.CancelledError
-        await self.running.wait()
-        if self.dead:
-            raise asyncio.CancelledError
-
-
-class LocalNode:
-    """`interface.Node` of a LocalEngine."""
-
-    def __init__(self, engine: LocalEngine, incarnation: _Incarnation):
-        self._engine = engine
-        self._me = incarnation
-        self._busy = asyncio.Lock()
-        self.name = incarnation.name
-        self.device = engine.plan.cluster.device(self.name)
-        self.membership = incarnation.view
-        self.seconds_computed = 0.0
-
-    async def send(self, to: str, tag: str, tensors: Sequence[torch.Tensor] = (), **meta: Any) -> None:
-        me = self._me
-        await me.gate()
-        me.mailbox.check(to)
-        start = self.now()
-        header = wire.Header(
-            source=self.name, generation=me.generation, to_generation=me.view.alive.get(to, 1),
-            view=me.view.version, sequence=0, tag=tag, sent_s=start, tensors=wire.describe(tensors),
-            meta=meta,
-        )  # fmt: skip
-        head = wire.encode_header(header)
-        buffers = [bytearray(wire.buffer(t)) for t in tensors]
-        nbytes = len(head) + sum(map(len, buffers))
-        self._engine._post(me, to, wire.decode_header(head), buffers, nbytes)
-        await asyncio.sleep(0)
-        self.record("send", start=start, end=self.now(), peer=to, tag=tag, bytes=nbytes)
-
-    async def recv(self, source: str | None, tag: str) -> Message:
-        me = self._me
-        await me.gate()
-        start = self.now()
-        message = await me.mailbox.recv(source, tag)
-        await me.gate()
-        if self.now() > start:
-            self.record("wait", start=start, end=self.now(), peer=message.source, tag=tag)
-        return message
-
-    async def compute(self, fn: Callable[..., Any], *args: Any, flops: float, label: str = "compute") -> Any:
-        me = self._me
-        await me.gate()
-        async with self._busy:
-            start = self.now()
-            result = fn(*args)
-            await self._engine._clock.sleep(flops / self.device.flops)
-            await me.gate()
-            took = {"start": start, "end": self.now(), "busy": 0.0, "overrun": 0.0}
-            self.record("compute", label=label, flops=flops, **took)
-        return result
-
-    def now(self) -> float:
-        return self._engine._clock.now
-
-    async def sleep(self, seconds: float) -> None:
-        await self._me.gate()
-        await self._engine._clock.sleep(seconds)
-        await self._me.gate()
-
-    def record(self, event: str, **fields: Any) -> None:
-        if not self._me.dead:
-            self._engine._record(self.name, event, fields)
 
 
 class LocalEngine:
@@ -185,11 +59,11 @@ class LocalEngine:
         self.events: list[dict[str, Any]] = []
         self._runner = runner
         self._random = random.Random(seed)
-        self._clock = _Clock()
+        self.clock = VirtualClock()
         self._hooks: list[tuple[str, Callable[[dict], bool], Callable[[], None]]] = []
         self._last_arrival: dict[tuple[str, int, str], float] = {}
         self._generations = {d.name: 0 for d in plan.cluster.devices}
-        self._current: dict[str, _Incarnation] = {}
+        self._current: dict[str, Incarnation] = {}
         self._absent = set(absent)
         self._joining: set[str] = set()
         self._failure: asyncio.Future | None = None
@@ -202,7 +76,7 @@ class LocalEngine:
 
     @property
     def now(self) -> float:
-        return self._clock.now
+        return self.clock.now
 
     @property
     def coordinator(self) -> Runner:
@@ -221,16 +95,16 @@ class LocalEngine:
         for name in self._generations:
             if name not in self._absent:
                 self._generations[name] = alive[name] = 1
-        server = self._current[SERVER] = _Incarnation(self, SERVER, 1, View(alive, len(alive)))
+        server = self._current[SERVER] = Incarnation(self, SERVER, 1, View(alive, len(alive)))
         for name in alive:
             joined = {"kind": "joined", "peer": name, "generation": 1, "detection": 0.0}
-            self._record(SERVER, "member", joined)
-            self._current[name] = _Incarnation(self, name, 1, View(alive, len(alive)))
+            self.record(SERVER, "member", joined)
+            self._current[name] = Incarnation(self, name, 1, View(alive, len(alive)))
         plan = copy.deepcopy(self.plan)
         coordinate = asyncio.ensure_future(server.runner.coordinate(server.node, plan))
         for name in alive:
             self._start(self._current[name])
-        drive = asyncio.ensure_future(self._clock.drive(self._deadlock))
+        drive = asyncio.ensure_future(self.clock.drive(self._deadlock))
         try:
             await asyncio.wait([coordinate, self._failure, drive], return_when=asyncio.FIRST_COMPLETED)
             if self._failure.done():
@@ -256,7 +130,7 @@ class LocalEngine:
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Do `action` when that much virtual time has passed."""
-        self._clock.call_at(self._clock.now + seconds, action)
+        self.clock.call_at(self.clock.now + seconds, action)
 
     # -- faults ----------------------------------------------------------------------
 
@@ -270,7 +144,7 @@ class LocalEngine:
         me.held.clear()
         if me.task:
             me.task.cancel()
-        self._record("testbed", "churn", {"action": "leave", "mode": "kill", "peer": name})
+        self.record("testbed", "churn", {"action": "leave", "mode": "kill", "peer": name})
 
     def rejoin(self, name: str) -> None:
         """A killed (or absent) device comes back, with an empty memory and a higher generation."""
@@ -279,7 +153,7 @@ class LocalEngine:
         me = self._current.get(name)
         if me is not None and not me.dead:
             raise ValueError(f"{name} is there already")
-        self._record("testbed", "churn", {"action": "return", "mode": "kill", "peer": name})
+        self.record("testbed", "churn", {"action": "return", "mode": "kill", "peer": name})
         self._join_soon(name)
 
     def suspend(self, name: str) -> None:
@@ -287,36 +161,36 @@ class LocalEngine:
         me = self._device(name)
         me.running.clear()
         self._silence(me)
-        self._record("testbed", "churn", {"action": "leave", "mode": "suspend", "peer": name})
+        self.record("testbed", "churn", {"action": "leave", "mode": "suspend", "peer": name})
 
     def resume(self, name: str) -> None:
         me = self._device(name)
         me.running.set()
-        self._record("testbed", "churn", {"action": "return", "mode": "suspend", "peer": name})
+        self.record("testbed", "churn", {"action": "return", "mode": "suspend", "peer": name})
         self._reach(me)
 
     def disconnect(self, name: str) -> None:
         """The link goes down; the device runs on, and notices when its lease runs out."""
         self._silence(self._device(name))
-        self._record("testbed", "churn", {"action": "leave", "mode": "disconnect", "peer": name})
+        self.record("testbed", "churn", {"action": "leave", "mode": "disconnect", "peer": name})
 
     def reconnect(self, name: str) -> None:
         me = self._device(name)
-        self._record("testbed", "churn", {"action": "return", "mode": "disconnect", "peer": name})
+        self.record("testbed", "churn", {"action": "return", "mode": "disconnect", "peer": name})
         self._reach(me)
 
     # -- inside ----------------------------------------------------------------------
 
-    def _device(self, name: str) -> _Incarnation:
+    def _device(self, name: str) -> Incarnation:
         if name == SERVER:
             raise ValueError("the server doesn't fail")
         return self._current[name]
 
-    def _new_runner(self) -> Runner:
+    def new_runner(self) -> Runner:
         return self._runner() if isinstance(self._runner, type) else copy.deepcopy(self._runner)
 
-    def _record(self, node: str, event: str, fields: dict[str, Any]) -> None:
-        entry = {"t": self._clock.now, "node": node, "event": event, **fields}
+    def record(self, node: str, event: str, fields: dict[str, Any]) -> None:
+        entry = {"t": self.clock.now, "node": node, "event": event, **fields}
         self.events.append(entry)
         for hook in list(self._hooks):
             kind, predicate, action = hook
@@ -329,13 +203,13 @@ class LocalEngine:
         delay = cluster.device(source).link.uplink_delay_s + cluster.device(to).link.downlink_delay_s
         return max(self.min_delay_s, delay) * (1 + self.jitter * self._random.random())
 
-    def _post(self, sender: _Incarnation, to: str, header: wire.Header, buffers: list, nbytes: int) -> None:
+    def post(self, sender: Incarnation, to: str, header: wire.Header, buffers: list, nbytes: int) -> None:
         pair = (sender.name, sender.generation, to)
         arrival = max(self.now + self._delay(sender.name, to), self._last_arrival.get(pair, 0.0))
         self._last_arrival[pair] = arrival
-        self._clock.call_at(arrival, lambda: self._arrive(sender, to, header, buffers, nbytes))
+        self.clock.call_at(arrival, lambda: self._arrive(sender, to, header, buffers, nbytes))
 
-    def _arrive(self, sender: _Incarnation, to: str, header: wire.Header, buffers: list, nbytes: int) -> None:
+    def _arrive(self, sender: Incarnation, to: str, header: wire.Header, buffers: list, nbytes: int) -> None:
         receiver = self._current.get(to)
         if sender.dead or receiver is None or receiver.dead:
             return
@@ -346,14 +220,14 @@ class LocalEngine:
         message = wire.message(header, buffers, nbytes=nbytes, received_s=self.now)
         if receiver.mailbox.deliver(message, to_generation=header.to_generation, view=header.view):
             fields = {"start": header.sent_s, "end": self.now, "tag": header.tag, "bytes": nbytes}
-            self._record(to, "transfer", {"peer": sender.name, **fields})
+            self.record(to, "transfer", {"peer": sender.name, **fields})
 
-    def _start(self, me: _Incarnation) -> None:
+    def _start(self, me: Incarnation) -> None:
         me.task = asyncio.ensure_future(self._live(me))
         self._tasks.add(me.task)
         me.task.add_done_callback(self._tasks.discard)
 
-    async def _live(self, me: _Incarnation) -> None:
+    async def _live(self, me: Incarnation) -> None:
         try:
             await me.runner.work(me.node, copy.deepcopy(self.plan))
         except PeerLost as e:
@@ -368,7 +242,7 @@ class LocalEngine:
         if not self._failure.done():
             self._failure.set_exception(error)
 
-    def _silence(self, me: _Incarnation) -> None:
+    def _silence(self, me: Incarnation) -> None:
         """Its link is cut: after the detection time both ends notice, unless it is back by then."""
         if me.cut:
             return
@@ -381,21 +255,21 @@ class LocalEngine:
             if me.silence == silence and me.cut and not me.declared_lost:
                 self._declare_lost(me)
 
-        self._clock.call_at(self.now + self.detection_s, detect)
+        self.clock.call_at(self.now + self.detection_s, detect)
 
-    def _declare_lost(self, me: _Incarnation) -> None:
+    def _declare_lost(self, me: Incarnation) -> None:
         me.declared_lost = True
         me.held.clear()
         self._change(MembershipEvent("left", me.name, me.generation, self.now, self.now - me.silent_since))
         if not me.dead and me.running.is_set():
             self._lose_lease(me)
 
-    def _lose_lease(self, me: _Incarnation) -> None:
+    def _lose_lease(self, me: Incarnation) -> None:
         me.mailbox.fail("lease ran out")
         if me.task and not me.task.done():
-            self._clock.call_at(self.now + _GRACE_S, lambda: me.task.cancel())
+            self.clock.call_at(self.now + _GRACE_S, lambda: me.task.cancel())
 
-    def _reach(self, me: _Incarnation) -> None:
+    def _reach(self, me: Incarnation) -> None:
         """The link is back. In time: what was held crosses it. Too late: the device joins anew."""
         if not me.cut:
             return
@@ -403,7 +277,7 @@ class LocalEngine:
         if not me.declared_lost:
             held, me.held = me.held, []
             for arrive in held:
-                self._clock.call_at(self.now + self.min_delay_s, arrive)
+                self.clock.call_at(self.now + self.min_delay_s, arrive)
             return
         self._lose_lease(me)
         if me.task is None or me.task.done():
@@ -415,7 +289,7 @@ class LocalEngine:
         if name in self._joining:
             return
         self._joining.add(name)
-        self._clock.call_at(self.now + self._delay(name, SERVER), lambda: self._join(name))
+        self.clock.call_at(self.now + self._delay(name, SERVER), lambda: self._join(name))
 
     def _join(self, name: str) -> None:
         self._joining.discard(name)
@@ -427,9 +301,9 @@ class LocalEngine:
         self._generations[name] += 1
         self._change(MembershipEvent("joined", name, self._generations[name], self.now))
         server = self._current[SERVER].view
-        me = _Incarnation(self, name, self._generations[name], View(server.alive, server.version))
+        me = Incarnation(self, name, self._generations[name], View(server.alive, server.version))
         self._current[name] = me
-        self._clock.call_at(self.now + self._delay(SERVER, name), lambda: me.dead or self._start(me))
+        self.clock.call_at(self.now + self._delay(SERVER, name), lambda: me.dead or self._start(me))
 
     def _change(self, event: MembershipEvent) -> None:
         """The server's view changes, and a link delay later those of the devices that it reaches."""
@@ -440,9 +314,9 @@ class LocalEngine:
             pair = (SERVER, 0, me.name)
             arrival = max(self.now + self._delay(SERVER, me.name), self._last_arrival.get(pair, 0.0))
             self._last_arrival[pair] = arrival
-            self._clock.call_at(arrival, lambda me=me: self._hear(me, event))
+            self.clock.call_at(arrival, lambda me=me: self._hear(me, event))
 
-    def _hear(self, me: _Incarnation, event: MembershipEvent) -> None:
+    def _hear(self, me: Incarnation, event: MembershipEvent) -> None:
         if me.dead or me.declared_lost:
             return
         if me.cut:
@@ -450,11 +324,11 @@ class LocalEngine:
             return
         self._see(me, event)
 
-    def _see(self, me: _Incarnation, event: MembershipEvent) -> None:
+    def _see(self, me: Incarnation, event: MembershipEvent) -> None:
         me.view.apply(event)
         me.mailbox.viewed(event)
         fields = {"kind": event.kind, "peer": event.name, "generation": event.generation}
-        self._record(me.name, "member", {**fields, "detection": event.detection_s})
+        self.record(me.name, "member", {**fields, "detection": event.detection_s})
 
     def _deadlock(self) -> None:
         waits = []
