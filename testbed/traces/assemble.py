@@ -62,7 +62,8 @@ def assemble(records: LinkRecords, defaults: Defaults, align: str = "clock") -> 
         report.assumed[quantity] = _assumption(quantity, defaults) + (
             "" if count == total else f" (for {count} of {total} homes)"
         )
-    if align == "clock" and len(traces) > 1 and records.span_s is None:
+    stated = records.span_s is not None or (records.remarks is not None and records.remarks.spans)
+    if align == "clock" and len(traces) > 1 and not stated:
         span = max(trace.span_s for trace in traces.values())
         traces = {home: replace(trace, span_s=span) for home, trace in traces.items()}
     _plausibility(traces, report)
@@ -107,11 +108,12 @@ def _one(
         times = np.insert(times, 0, 0.0)
         columns = {k: np.insert(c, 0, c[0]) for k, c in columns.items()}
     span = float(times[-1]) + hold
-    if records.span_s is not None:
-        if records.span_s <= times[-1]:
-            raise report.error(f"states span_s {records.span_s:g} but has a row at {times[-1]:g} s")
-        span = records.span_s
-    start = zero if records.absolute else records.start_epoch_s
+    stated = records.span_s if records.remarks is None else records.remarks.span(home)
+    if stated is not None:
+        if stated <= times[-1]:
+            raise report.error(f"states span_s {stated:g} but has a row at {times[-1]:g} s for home {home}")
+        span = stated
+    start = zero if records.absolute else records.remarks and records.remarks.start(home)
     return LinkTrace(home, times, **columns, span_s=span, start_epoch_s=start, source=report.path)
 
 

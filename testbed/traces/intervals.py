@@ -16,15 +16,16 @@ def build(
     raw: Mapping[str, np.ndarray],
     report: Report,
     *,
-    span_s: float | Mapping[str, float] | None = None,
+    span_s: float | Mapping[str, float | None] | None = None,
     origin_s: float = 0.0,
-    start_epoch_s: float | None = None,
+    start_epoch_s: float | Mapping[str, float | None] | None = None,
     outages: bool = False,
 ) -> dict[str, Availability]:
     """The traces of `raw` (device -> (n, 2) intervals in seconds), all with one time zero.
 
     span_s: the traces' length, for all or by device; by default the last end of any device. origin_s:
-    subtracted from all times. outages: the intervals are those in which devices are away.
+    subtracted from all times. start_epoch_s: the Unix time of time 0, for all or by device. outages: the
+    intervals are those in which devices are away.
 
     Raises:
         InputError: no device, none ever available, or an interval beyond the stated span.
@@ -51,7 +52,8 @@ def build(
             raise report.error(f"states span_s {span:g} but has an interval that ends at {clean[-1, 1]:g} s")
         if outages:
             clean = complement(clean, span)
-        traces[device] = Availability(device, clean, float(span), start_epoch_s, report.path)
+        start = start_epoch_s[device] if isinstance(start_epoch_s, Mapping) else start_epoch_s
+        traces[device] = Availability(device, clean, float(span), start, report.path)
     if outages:
         report.note("intervals are outages: available outside them")
     return traces

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from testbed.traces.remarks import Remarks
 from testbed.traces.report import Report
 
 FIELDS = ("down_bps", "up_bps", "rtt_s", "jitter_s", "loss")
@@ -76,8 +77,8 @@ class LinkRecords:
     joined: rows come from several files, so that their order is no one's fault.
     labels: field -> the column's name in the file, for messages. absolute: times are Unix times.
     compact: keep values in single precision (files of millions of rows).
-    span_s, hold_s, start_epoch_s: the trace's length, how long a last sample holds, and the Unix time of
-    time 0, where the file states them.
+    span_s, hold_s: the traces' length and how long a last sample holds, where the format states them.
+    remarks: what the file says of single homes.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class LinkRecords:
         self.typecode = "f" if compact else "d"
         self.span_s: float | None = None
         self.hold_s: float | None = None
-        self.start_epoch_s: float | None = None
+        self.remarks: Remarks | None = None
         self.homes: dict[str, Rows] = {}
         self.aliases: dict[str, str] = {}
 

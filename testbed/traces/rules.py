@@ -33,7 +33,7 @@ class Rule:
             if not match:
                 raise InputError(
                     where,
-                    f"rule {text!r}: can't read {text[at : at + 10]!r}; expected names, and, or, "
+                    f"rule {text!r}: can't read {text[at:].lstrip()[:10]!r}; expected names, and, or, "
                     "not, brackets and comparisons such as battery >= 50",
                 )
             tokens.append(match[1])

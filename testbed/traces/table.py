@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from testbed.traces.numbers import number, with_unit
 from testbed.traces.source import Sample
@@ -58,14 +58,13 @@ def is_value(cell: str) -> bool:
 class Layout:
     """How a table is laid out. header: its names, or () when it has none.
 
-    rows: the sample's rows of values. meta: what comment lines before the header say as '# key: value'.
+    rows: the sample's rows of values.
     commented: the header is a line that begins with '#'.
     """
 
     delimiter: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    meta: dict[str, str] = field(default_factory=dict)
     commented: bool = False
 
     @property
@@ -91,19 +90,13 @@ def layout(sample: Sample) -> Layout:
             commented, lines[0] = True, lines[0].lstrip("# ")
     if not sample.whole and len(lines) > 1:
         lines.pop()  # cut by the sample's end
-    meta = {}
-    for line in lines:
-        if line.startswith("#"):
-            key, colon, value = line.lstrip("# ").partition(":")
-            if colon:
-                meta[key.strip().lower()] = value.strip()
     lines = [line for line in lines if not line.startswith("#")]
     delimiter = sniff_delimiter(lines)
     rows = [tuple(split(line, delimiter)) for line in lines]
     header: tuple[str, ...] = ()
     if rows and looks_like_header(rows[0]):
         header = rows.pop(0)
-    return Layout(delimiter, header, tuple(rows), meta, commented)
+    return Layout(delimiter, header, tuple(rows), commented)
 
 
 def looks_like_header(cells: Iterable[str]) -> bool:

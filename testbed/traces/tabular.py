@@ -12,6 +12,7 @@ from testbed.traces.bulk import BulkReader
 from testbed.traces.numbers import number, with_unit
 from testbed.traces.plan import EVEN, RELATIVE, TIME_OF_DAY, Column, Plan
 from testbed.traces.records import FIELDS, NAN, LinkRecords
+from testbed.traces.remarks import Remarks
 from testbed.traces.source import Source
 from testbed.traces.table import Layout, split
 from testbed.traces.times import Clock
@@ -56,6 +57,7 @@ class TableReader:
         self.clock = Clock(self.report, options.zone, options.dates)
         self.clock.learn(self._stamp(row) for row in layout.rows if len(row) >= plan.cells)
         self.kept = self.broken = self.even = self.members = 0
+        self.remarks = Remarks(self.report)
         self.factors: dict[tuple[str, str], float] = {}
 
     def read(self) -> LinkRecords:
@@ -78,6 +80,7 @@ class TableReader:
                     continue
                 if line.startswith("#"):
                     self.header_seen = self.header_seen or self.layout.commented
+                    self.remarks.read(line, first + i)
                     continue
                 cells = split(line, self.layout.delimiter)
                 if self.layout.header and tuple(cells) == self.layout.header:

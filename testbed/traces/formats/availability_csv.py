@@ -17,6 +17,7 @@ from testbed.traces.availability import Availability
 from testbed.traces.formats import Format, Options
 from testbed.traces.intervals import build
 from testbed.traces.numbers import number
+from testbed.traces.remarks import Remarks
 from testbed.traces.rules import Rule
 from testbed.traces.source import Sample, Source
 from testbed.traces.table import split
@@ -73,34 +74,19 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
             f"has intervals of the states {', '.join(states[:8])}; which one is available?",
             hint=f"say it: --rule 'state = {states[0] if states else 'NAME'}'",
         )
-    found, absolute = _intervals(source, options, where, rule)
-    span = None
-    if "span_s" in layout.meta:
-        try:
-            span = number(layout.meta["span_s"])
-        except ValueError as error:
-            raise report.error(f"span_s: {error}") from None
-    start = None
-    if "start" in layout.meta:
-        try:
-            start = Clock(report, options.zone).epoch(layout.meta["start"])
-        except ValueError as error:
-            raise report.error(f"start: {error}") from None
+    remarks = Remarks(report)
+    found, absolute = _intervals(source, options, where, rule, remarks)
     raw = {d: np.array(i, dtype=float).reshape(-1, 2) for d, i in found.items()}
     origin = min((float(i[:, 0].min()) for i in raw.values() if len(i)), default=0.0) if absolute else 0.0
     if absolute:
         report.note(f"times are counted from {iso(origin)}")
-    return build(
-        raw,
-        report,
-        span_s=span,
-        origin_s=origin,
-        start_epoch_s=origin if absolute else start,
-        outages=any("offline" in n.lower() or "outage" in n.lower() for n in layout.header),
-    )
+    outages = any("offline" in n.lower() or "outage" in n.lower() for n in layout.header)
+    spans = {d: remarks.span(d) for d in raw} if remarks.spans else None
+    starts = {d: origin if absolute else remarks.start(d) for d in raw}
+    return build(raw, report, span_s=spans, origin_s=origin, start_epoch_s=starts, outages=outages)
 
 
-def _intervals(source: Source, options: Options, where: dict[str, int], rule: Rule | None):
+def _intervals(source: Source, options: Options, where: dict[str, int], rule: Rule | None, remarks: Remarks):
     report, layout = source.report, source.sample.layout
     exact = tuple(n.lower() for n in layout.header) == HEADER
     clock = Clock(report, options.zone, options.dates)
@@ -110,6 +96,8 @@ def _intervals(source: Source, options: Options, where: dict[str, int], rule: Ru
     header_seen = False
     for line, raw, ended in source.byte_lines():
         text = source.decode(raw, line)
+        if text.startswith("#"):
+            remarks.read(text, line)
         if not text.strip() or text.startswith("#"):
             continue
         cells = split(text, layout.delimiter)

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from testbed.traces.formats import Format, Options
 from testbed.traces.names import private
-from testbed.traces.numbers import number
 from testbed.traces.plan import RELATIVE, STAMP, Column, Plan, TimeColumns
 from testbed.traces.records import LinkRecords
 from testbed.traces.source import Sample, Source
 from testbed.traces.table import Layout
 from testbed.traces.tabular import TableReader
-from testbed.traces.times import Clock
 
 _RATES = {"bps": 1.0, "kbps": 1e3, "mbps": 1e6, "gbps": 1e9}
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -42,20 +40,9 @@ def detect(sample: Sample) -> float:
 def read(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
     layout, report = source.sample.layout, source.report
     plan = _plan(layout, report)
-    records = TableReader(source, options, layout, plan, records).read()
-    if "span_s" in layout.meta:
-        try:
-            span = number(layout.meta["span_s"])
-        except ValueError as error:
-            raise report.error(f"span_s: {error}") from None
-        if span is None or not span > 0:
-            raise report.error(f"span_s: {layout.meta['span_s']!r}; expected seconds above 0")
-        records.span_s = span
-    if "start" in layout.meta and not records.absolute:
-        try:
-            records.start_epoch_s = Clock(report, options.zone).epoch(layout.meta["start"])
-        except ValueError as error:
-            raise report.error(f"start: {error}") from None
+    reader = TableReader(source, options, layout, plan, records)
+    records = reader.read()
+    records.remarks = reader.remarks
     return records
 
 
