@@ -144,7 +144,9 @@ def _mininet() -> Found:
     try:
         from mininet.net import VERSION
     except Exception as error:  # whatever an import may raise
-        return Found(False, f"import mininet.net: {error}")
+        gone = isinstance(error, ModuleNotFoundError) and error.name == "distutils"
+        remedy = "pip install setuptools (Mininet 2.3 imports distutils, gone in Python 3.12)"
+        return Found(False, f"import mininet.net: {error}", remedy if gone else "")
     return Found(True, f"version {VERSION}")
 
 

@@ -46,11 +46,11 @@ class Shape:
 
 @functools.cache
 def default_burst_s() -> float:
-    """What may leave at once after a pause [s at the rate], and so how late a timer may be at no loss of rate.
+    """What may leave at once after a pause [s at the rate]: how late a timer may be at no loss of rate.
 
     Measured with every core busy: at 100 Mbit/s, 1 ms loses 1.5 % of the rate, 2 ms nothing; more only
-    leaks more after a pause. User-mode-linux gets its timers by signals, milliseconds late: there, 2 ms lose 9 % at
-    50 Mbit/s, 25 ms 1 %.
+    leaks more after a pause. User-mode-linux gets its timers by signals, milliseconds late: there, 2 ms
+    lose 9 % at 50 Mbit/s, 25 ms 1 %.
     """
     with contextlib.suppress(OSError):
         if "User Mode Linux" in Path("/proc/cpuinfo").read_text():
