@@ -33,6 +33,8 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         click.echo(json.dumps({"can_run": fine, "reasons": reasons, "delay_backend": backend, **asdict(caps)}, indent=2))
         ctx.exit(0 if fine else 1)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 140
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("", "what", "found", "needed for", "how to get it"):
         table.add_column(column, overflow="fold")

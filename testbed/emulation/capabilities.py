@@ -71,7 +71,7 @@ class Row:
 
 
 # field -> (name, what needs it, whether every run does, remedy)
-_KERNEL = "; or use a second kernel: testbed run --kernel uml"
+_KERNEL = "; or run in a virtual machine with its own kernel: vagrant up"
 _ROWS: dict[str, tuple[str, str, bool, str]] = {
     "root": ("root", "emulation", True, "sudo testbed …" + _KERNEL),
     "network_namespaces": ("network namespaces", "hosts", True, "a kernel with CONFIG_NET_NS" + _KERNEL),
@@ -99,7 +99,7 @@ _ROWS: dict[str, tuple[str, str, bool, str]] = {
                       "mount a cgroup file system with the memory controller" + _KERNEL),
     "mininet": ("Mininet", "testbed shell, and topologies as Mininet objects", True, "apt install mininet"),
     "torch": ("PyTorch", "training", True, "make setup"),
-    "uml": ("user-mode-linux", "testbed run --kernel uml", False, "apt install user-mode-linux"),
+    "uml": ("user-mode-linux", "tests of the netem path in a second kernel", False, "apt install user-mode-linux"),
 }
 
 

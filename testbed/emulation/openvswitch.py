@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA = Path(os.environ.get("OVS_PKGDATADIR", "/usr/share/openvswitch")) / "vswitch.ovsschema"
 START_TIMEOUT_S = 20.0
-_HINT = "apt install openvswitch-switch, modprobe openvswitch; or testbed run --kernel uml; or switch: bridge"
+_HINT = "apt install openvswitch-switch, modprobe openvswitch; or switch: bridge"
 
 
 def directory(run_id: str) -> Path:

@@ -97,7 +97,7 @@ class RunState:
         except PermissionError as error:
             raise CapabilityError(
                 f"{STATE_DIR} can't be written ({error.strerror}): an emulated run needs root",
-                hint="run it with sudo, or in a second kernel: testbed run --kernel uml",
+                hint="run it with sudo, or in the virtual machine: vagrant up",
             ) from error
         return state
 

@@ -87,7 +87,7 @@ def test_without_root_nothing_is_tried_and_the_reason_is_root_alone(monkeypatch)
     assert not fine
     assert len(reasons) == 1
     assert "sudo" in reasons[0]
-    assert "--kernel uml" in reasons[0]
+    assert "vagrant up" in reasons[0]
     json.dumps(asdict(found))
 
 
