@@ -20,14 +20,14 @@ from runners.pipeline.checkpoint import ACK, CHUNK, CheckpointStore
 from runners.pipeline.ledger import Ledger
 from runners.pipeline.options import parse_options
 from runners.pipeline.planner import Assignment, Planner
-from runners.state import Holdings, StateId, moved_bytes, restorable, transfer_time, transfers
+from runners.pipeline.replanning import Replanner
+from runners.state import Holdings, StateId, moved_bytes, restorable, transfers
 from testbed.cluster.model import SERVER
 from testbed.runtime import ANY, MembershipEvent, Message, Node, Plan
 
 START_GRACE_S = (
     10.0  # how long the first plan's devices may take to appear before those present start without
 )
-JOIN_GAIN = 0.05  # least share of the step time that a new plan must save before a joining device is taken in
 
 
 @dataclass
@@ -47,16 +47,17 @@ class Coordinator:
         self.node, self.plan = node, plan
         self.steps = plan.training.steps
         self.options = parse_options(plan.training.options)
-        self.planner = Planner(plan.model, plan.training, self.options)
         self.layers = range(layer_count(plan.model))
-        self.layer_bytes = {i: self.planner.layers[i].state_bytes for i in self.layers}
         self.first_choice = Assignment.from_data(plan.data["assignment"])
+        planner = Planner(plan.model, plan.training, self.options)
+        self.replanner = Replanner(plan.cluster, planner, self.first_choice)
         self.peers: dict[str, Peer] = {}
         self.ledger = Ledger(node, plan.training.batch)
         self.checkpoints = CheckpointStore(len(self.layers))
         self.epoch = 0
-        self.running: Assignment | None = None  # None between epochs
-        self.stages: tuple[str, ...] = ()  # devices of the latest epoch, in order
+        self.assignment: Assignment | None = None  # of the latest epoch
+        self.running = False  # False between epochs
+        self.states: Outbox | None = None  # state on its way to the devices of this epoch
         self.uploads: dict[str, set[int]] = {}  # who still sends what of `uploading`
         self.uploading: StateId | None = None
         self.ready: set[int] = set()
@@ -86,6 +87,8 @@ class Coordinator:
         finally:
             await cancel(tasks)
             await self.outbox.close()
+            if self.states is not None:
+                await self.states.close()
 
     async def _pump(self, take, handler) -> None:
         while True:
@@ -114,11 +117,12 @@ class Coordinator:
 
     async def _lost(self, name: str, at_s: float, detection_s: float) -> None:
         del self.peers[name]
-        if name in self.stages and self.ledger.committed < self.steps:
+        staged = self.assignment is not None and name in self.assignment.devices
+        if staged and self.ledger.committed < self.steps:
             self.ledger.lost(self.options.recovery, name, at_s, detection_s)
-        if self.running is None:
+        if not self.running:
             await self._try_start()
-        elif name in self.running.devices:
+        elif staged:
             await self._gather()
         elif name in self.uploads:
             self._abandon()
@@ -131,7 +135,7 @@ class Coordinator:
                 await self._lost(name, self.node.now(), 0.0)
             self.peers[name] = Peer(message.generation, {}, {}, answered=self.epoch)
             self._take_holdings(name, meta)
-            await (self._try_start() if self.running is None else self._consider(name))
+            await (self._consider(name) if self.running else self._try_start())
         peer = self.peers.get(name)
         if peer is None or peer.generation != message.generation:
             return
@@ -142,21 +146,21 @@ class Coordinator:
         elif kind == p.DONE and meta["epoch"] == self.ledger.epoch:
             self.ledger.note({k: v for k, v in meta.items() if k != "kind"})
             await self._paused()
-        elif kind == p.READY and self.running is not None and meta["epoch"] == self.epoch:
+        elif kind == p.READY and self.running and meta["epoch"] == self.epoch:
             self.ready.add(meta["stage"])
-            if len(self.ready) == len(self.stages):
+            if len(self.ready) == len(self.assignment.stages):
                 self.ledger.ready()
-        elif kind == p.STUCK and self.running is not None and meta["epoch"] == self.epoch:
+        elif kind == p.STUCK and self.running and meta["epoch"] == self.epoch:
             text = f"{name} misses {meta['missing']} of {meta['what']} from {meta['peer']}: again"
             self.node.record("warning", text=text)
             await self._gather()
-        elif kind == p.PAUSED and self.running is not None and meta["epoch"] == self.epoch:
+        elif kind == p.PAUSED and self.running and meta["epoch"] == self.epoch:
             self.pause_at = meta["version"]
             await self._paused()
 
     async def _paused(self) -> None:
         """When every stage has finished the step after which training pauses: on to the next epoch."""
-        if self.running is not None and self.pause_at == self.ledger.committed < self.steps:
+        if self.running and self.pause_at == self.ledger.committed < self.steps:
             self.ledger.paused_for(self.pausing)
             await self._gather()
 
@@ -193,7 +197,9 @@ class Coordinator:
 
     async def _gather(self) -> None:
         """End the epoch: halt everyone and ask what they hold."""
-        self.running, self.pausing, self.pause_at = None, None, None
+        self.running, self.pausing, self.pause_at = False, None, None
+        if self.states is not None:
+            await self.states.close()
         self.epoch += 1
         for name in self.peers:
             self._control(name, p.HALT, epoch=self.epoch)
@@ -201,40 +207,41 @@ class Coordinator:
 
     async def _try_start(self, _: None = None) -> None:
         """Start the next epoch if everyone has answered and there are devices enough."""
-        if self.running is not None or any(peer.answered < self.epoch for peer in self.peers.values()):
+        if self.running or any(peer.answered < self.epoch for peer in self.peers.values()):
             return
         assignment = await self._choose()
         if assignment is not None:
             self._start(assignment)
 
     async def _choose(self) -> Assignment | None:
-        if all(name in self.peers for name in self.first_choice.devices):
-            return self.first_choice
-        if (
-            self.options.recovery == "wait"
-            or not self.peers
-            or (self.ledger.epoch == 0 and not self.grace_over)
-        ):
+        """The stages of the next epoch; None: wait for more devices."""
+        complete = all(name in self.peers for name in self.first_choice.devices)
+        if self.ledger.epoch == 0 and complete or self.options.recovery == "wait":
+            return self.first_choice if complete else None
+        if not self.peers or (self.ledger.epoch == 0 and not self.grace_over):
             return None
-        return await self._plan_now()
+        state, holders = self._newest()
+        left = self.steps - state.version
+        return await self.node.compute(
+            self.replanner.best, set(self.peers), self.assignment, state, holders, left, flops=0, label="plan"
+        )
 
-    async def _plan_now(self) -> Assignment | None:
-        present = self.plan.cluster.only(self.peers)
-        return await self.node.compute(self.planner.replan, present, flops=0, label="plan")
+    def _newest(self) -> tuple[StateId, dict[str, Holdings]]:
+        """The newest state of which every layer is held by someone, and who holds what."""
+        holders = {SERVER: self.checkpoints.holdings()}
+        holders.update({name: peer.held for name, peer in self.peers.items()})
+        return next(s for s in restorable(self.layers, holders.values()) if self.ledger.usable(s)), holders
 
     def _start(self, assignment: Assignment) -> None:
-        holders = {
-            SERVER: self.checkpoints.holdings(),
-            **{name: peer.held for name, peer in self.peers.items()},
-        }
-        state = next(s for s in restorable(self.layers, holders.values()) if self.ledger.usable(s))
-        wanted = {s.device: range(s.first, s.end) for s in assignment.stages}
-        sources = transfers(wanted, state, SERVER, holders)
+        state, holders = self._newest()
+        sources = transfers(assignment.layers_by_device, state, SERVER, holders)
+        self.states = Outbox(self.node)
+        self.states.failed.add_done_callback(self._pump_ended)
         for name, got in sources.items():
             self._give(name, state, [i for i, source in got.items() if source == SERVER])
         self._settle_upload()  # after _give: it may drop the parts of a copy that was given from
-        self.running, self.stages, self.ready = assignment, assignment.devices, set()
-        self.ledger.restart(state, self.epoch, self.stages)
+        self.assignment, self.running, self.ready = assignment, True, set()
+        self.ledger.restart(state, self.epoch, assignment.devices)
         for name in self.peers:
             gives = [
                 (to, layers) for to, got in sources.items()
@@ -242,23 +249,23 @@ class Coordinator:
             ]  # fmt: skip
             self._control(
                 name, p.START, epoch=self.epoch, state=state, gives=gives,
-                stages=[(s.device, s.first, s.end) for s in assignment.stages],
+                stages=assignment.spans,
                 sources=list(sources.get(name, {}).items()),
                 complete=self.checkpoints.complete, uploading=self.uploading,
             )  # fmt: skip
         self.node.record(
-            "plan", devices=list(self.stages), epoch=self.epoch, version=state.version,
-            stages=[s.layers for s in assignment.stages], moved_bytes=moved_bytes(sources, self.layer_bytes),
-            step_time_s=assignment.step_time_s,
+            "plan", devices=list(assignment.devices), epoch=self.epoch, version=state.version,
+            stages=[s.layers for s in assignment.stages], step_time_s=assignment.step_time_s,
+            moved_bytes=moved_bytes(sources, self.replanner.layer_bytes),
             note=f"{self.options.schedule} from step {state.version}: "
-            + ", ".join(f"{s.device} [{s.layers}]" for s in assignment.stages),
+            + ", ".join(f"{s.device} ({s.layers})" for s in assignment.stages),
         )  # fmt: skip
 
     def _give(self, to: str, state: StateId, layers: list[int]) -> None:
         for layer in layers:
             parts = chunks(self.checkpoints.layer(state, layer))
             for index, part in enumerate(parts):
-                self.outbox.post(
+                self.states.post(
                     to, p.state_tag(self.epoch), [part], layer=layer, index=index, count=len(parts)
                 )
 
@@ -279,19 +286,13 @@ class Coordinator:
         self.checkpoints.keep(() if self.uploading is None else [self.uploading])
 
     async def _consider(self, name: str) -> None:
-        """A device has joined: is a plan with it so much better that it pays for the change?"""
+        """A device has joined: is there now a plan so much better that it pays for the change?"""
         if self.options.recovery != "replan" or self.pausing is not None:
             return
         left = self.steps - self.ledger.committed - 1
-        better = await self._plan_now()
-        if better is None or name not in better.devices:
-            return
-        gain = self.running.step_time_s - better.step_time_s
-        now_held = {s.device: {StateId(0, 1): set(range(s.first, s.end))} for s in self.running.stages}
-        wanted = {s.device: range(s.first, s.end) for s in better.stages}
-        moves = transfers(wanted, StateId(0, 1), SERVER, now_held)
-        if gain < JOIN_GAIN * self.running.step_time_s:
-            return
-        if left * gain > transfer_time(moves, self.layer_bytes, self.plan.cluster):
+        state = StateId(self.ledger.committed + 1, self.epoch)  # that it would change in
+        if await self.node.compute(
+            self.replanner.better, set(self.peers), self.assignment, state, left, flops=0, label="plan"
+        ):
             self.pausing = name
-            self._control(self.stages[0], p.PAUSE, epoch=self.epoch)
+            self._control(self.assignment.devices[0], p.PAUSE, epoch=self.epoch)

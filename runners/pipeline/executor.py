@@ -75,7 +75,8 @@ class Executor:
                     await node.compute(stage.recompute, m, flops=flops, label=f"recompute {m}")
                 case Op.BACKWARD:
                     flops = self.sizes[m] * stage.backward_flops
-                    out = await node.compute(stage.backward, m, gradient, flops=flops, label=f"backward {m}")
+                    args = stage, m, gradient
+                    out = await node.compute(self._backward, *args, flops=flops, label=f"backward {m}")
                 case Op.SEND_GRADIENT:
                     self.outbox.post(self.before, p.gradient_tag(epoch.number), [out], **where)
                 case Op.UPDATE:
@@ -104,6 +105,16 @@ class Executor:
         tokens, targets = self._text[1][m]
         return stage.forward(m, tokens if stage.is_first else x, targets if stage.is_last else None)
 
+    def _backward(self, stage: Stage, m: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Runs inside `compute`; before the step's last one, so before the update, it copies the state."""
+        span = range(stage.first, stage.end)
+        if self.options.local_copies and m == self.training.micro_batches - 1:
+            # every stage has got to this state, or this step would not end: what is older is of no use
+            self.memory.forget({stage.state, self.epoch.complete, self.epoch.uploading}, span)
+            if not self.memory.store.has(stage.state, span):
+                self.memory.store.put(stage.state, stage.pack())
+        return stage.backward(m, gradient)
+
     def _checkpoint_due(self, version: int) -> bool:
         every = self.options.checkpoint_every
         due = every and version % every == 0 and version < self.training.steps
@@ -111,18 +122,11 @@ class Executor:
 
     async def _update(self, result: StateId, mark: bool) -> dict[int, torch.Tensor] | None:
         """Apply the optimizer; a copy of the new state if the step is marked for a checkpoint."""
-        memory, epoch, keeps = self.memory, self.epoch, self.options.local_copies
-        stage, previous = memory.stage, memory.stage.state
-        span = range(stage.first, stage.end)
-        # every stage has got to `previous`, or this step would not end: what is older is of no use
-        memory.forget({previous, epoch.complete, epoch.uploading} if keeps else (), span)
-        copies = keeps and not memory.store.has(previous, span)
+        memory, stage = self.memory, self.memory.stage
         claim = [stage]  # whoever takes it out, the update or the one who cancels it, has the stage to itself
 
         def apply() -> dict[int, torch.Tensor] | None:
             claim.pop()
-            if copies:
-                memory.store.put(previous, stage.pack())
             stage.update(result)
             return stage.pack() if mark else None
 
@@ -135,8 +139,8 @@ class Executor:
             raise
         memory.stage = stage
         if copy is not None:
-            epoch.uploading = result
-            if keeps:
+            self.epoch.uploading = result
+            if self.options.local_copies:
                 memory.store.put(result, copy)
         return copy
 

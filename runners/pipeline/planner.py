@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice, permutations
 from typing import Any
 
 from runners.costs import FLOAT, GRADIENT_BYTES, STATE_BYTES, LayerCost, layer_costs
 from runners.data import BYTES, micro_batch_sizes
 from runners.models.gpt import layer_count
 from runners.pipeline.options import PipelineOptions
-from runners.planning.partition import Chain, Partition, Search, Worker
+from runners.planning.partition import Chain, Search, Worker
 from runners.planning.paths import path
 from runners.schedules import SCHEDULES, Hop, StageTimes, in_flight_bound, time_step
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
 from testbed.errors import InputError, unknown
 from testbed.units import size
+
+MOST_REPAIRS = 64  # ways to put spares in the places of lost devices that are looked at
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,15 @@ class Assignment:
     stages: tuple[StagePlan, ...]
     step_time_s: float
     bubble_fraction: float
-    bottleneck_s: float
+
+    @property
+    def spans(self) -> tuple[tuple[str, int, int], ...]:
+        """(device, first, end) of each stage."""
+        return tuple((s.device, s.first, s.end) for s in self.stages)
+
+    @property
+    def layers_by_device(self) -> dict[str, range]:
+        return {s.device: range(s.first, s.end) for s in self.stages}
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -104,25 +115,65 @@ class Planner:
                                      f"expected at most {limit}, or 'auto'")  # fmt: skip
         search, workers = self._search(cluster)
         counts = list(search.best) if wanted == "auto" else [wanted]
-        best = self._best(search, workers, counts)
-        if best is None:
+        plans = self._quickest(search, workers, counts)
+        if not plans:
             raise self._too_small(search, workers, search.deepest if wanted == "auto" else wanted)
-        return best
+        return min(plans, key=_step_time)
 
-    def replan(self, cluster: Cluster) -> Assignment | None:
-        """The best plan for those who are left, or None; too few: with fewer stages than asked for."""
+    def candidates(self, cluster: Cluster, current: Sequence[tuple[str, int, int]] = ()) -> list[Assignment]:
+        """Plans for those who are there: the quickest for each number of stages, and repairs.
+
+        The quickest may move much state and a repair of the current stages little; who has to move it can
+        weigh both. A fixed number of stages gives way when there are too few devices. Empty: nothing fits.
+
+        Args:
+            current: (device, first, end) of the stages up to now; devices may be gone.
+        """
         if not cluster.devices:
-            return None
+            return []
         search, workers = self._search(cluster)
         counts = list(search.best) if self.options.stages == "auto" else [max(search.best, default=0)]
-        return self._best(search, workers, counts)
+        plans = self._quickest(search, workers, counts)
+        return plans + self._repairs({w.name: w for w in workers}, current)
 
-    def _best(self, search: Search, workers: list[Worker], counts: list[int]) -> Assignment | None:
-        plans = [self._assign(workers, search.best[k]) for k in counts if k in search.best]
-        if not plans:
-            return None
-        best = min(plans, key=_step_time)
-        return min(best, self._assign(workers, search.quickest(len(best.stages))), key=_step_time)
+    def _repairs(
+        self, workers: Mapping[str, Worker], current: Sequence[tuple[str, int, int]]
+    ) -> list[Assignment]:
+        """The current stages, with spares for lost devices, or a lost stage shared by its neighbours."""
+        used = {device for device, _, _ in current}
+        lost = [i for i, (device, _, _) in enumerate(current) if device not in workers]
+        spares = [name for name in workers if name not in used]
+        found: list[list[tuple[str, int, int]]] = []
+        for substitutes in islice(permutations(spares, len(lost)), MOST_REPAIRS if current else 0):
+            places = dict(zip(lost, substitutes))
+            found.append([(places.get(i, device), f, e) for i, (device, f, e) in enumerate(current)])
+        shrinks = self.options.stages == "auto" or len(workers) < self.options.stages
+        if len(lost) == 1 and len(current) > 1 and shrinks:
+            gone = lost[0]
+            _, first, end = current[gone]
+            before, after = list(current[:gone]), list(current[gone + 1 :])
+            for cut in [first] if not before else [end] if not after else range(first, end + 1):
+                left = [*before[:-1], (before[-1][0], before[-1][1], cut)] if before else []
+                right = [(after[0][0], cut, after[0][2]), *after[1:]] if after else []
+                found.append(left + right)
+        return [
+            self._assign([workers[device] for device, _, _ in stages], [(f, e) for _, f, e in stages])
+            for stages in found
+            if all(
+                self.memory_bytes(f, e, len(stages) - i) <= workers[device].memory_bytes
+                for i, (device, f, e) in enumerate(stages)
+            )
+        ]
+
+    def _quickest(self, search: Search, workers: list[Worker], counts: list[int]) -> list[Assignment]:
+        """For each number of stages that fits, the better of the two partitions that the search offers."""
+        plans = []
+        for count in counts:
+            if count in search.best:
+                both = (search.best[count], search.quickest(count))
+                made = [self._assign([workers[i] for i in p.workers], p.spans) for p in both]
+                plans.append(min(made, key=_step_time))
+        return plans
 
     def _search(self, cluster: Cluster) -> tuple[Search, list[Worker]]:
         workers = [Worker(d.name, d.flops, d.memory_bytes, path(cluster, d)) for d in cluster.devices]
@@ -137,11 +188,11 @@ class Planner:
     def _step_flops(self, cost: LayerCost) -> float:
         return cost.backward_flops + cost.forward_flops * (2 if self.options.recompute else 1)
 
-    def _assign(self, workers: list[Worker], partition: Partition) -> Assignment:
-        chosen = [workers[i] for i in partition.workers]
+    def _assign(self, chosen: Sequence[Worker], spans: Sequence[tuple[int, int]]) -> Assignment:
+        """Stages on those devices, in that order, with what to expect of them."""
         count = len(chosen)
         stages, times = [], []
-        for p, (worker, (first, end)) in enumerate(zip(chosen, partition.spans)):
+        for p, (worker, (first, end)) in enumerate(zip(chosen, spans)):
             span = self.layers[first:end]
             forward = self.samples * sum(c.forward_flops for c in span) / worker.flops
             backward = self.samples * sum(c.backward_flops for c in span) / worker.flops
@@ -161,7 +212,7 @@ class Planner:
         forward_hops = [_hop(n, a, b) for n, a, b in zip(crossing, chosen, chosen[1:])]
         backward_hops = [_hop(n, b, a) for n, a, b in zip(crossing, chosen, chosen[1:])]
         timing = time_step(programs, times, forward_hops, backward_hops)
-        return Assignment(tuple(stages), timing.makespan, timing.bubble_fraction, partition.bottleneck)
+        return Assignment(tuple(stages), timing.makespan, timing.bubble_fraction)
 
     def _too_small(self, search: Search, workers: list[Worker], stages: int) -> InputError:
         """The memory error for the split that comes closest to fitting."""

@@ -59,7 +59,6 @@ class PipelineRunner:
             predicted={
                 "step_time_s": assignment.step_time_s,
                 "bubble_fraction": assignment.bubble_fraction,
-                "bottleneck_s": assignment.bottleneck_s,
                 "samples_per_s": training.batch / assignment.step_time_s,
             },
             notes=_notes(assignment, cluster, model, options.schedule),

@@ -219,5 +219,8 @@ class Worker:
                 whole = assembly.add(meta["layer"], meta["index"], meta["count"], message.tensors[0])
                 if whole is not None:
                     states[meta["layer"]] = whole
+                    self.memory.store.put(
+                        epoch.state, {meta["layer"]: whole}
+                    )  # so that it need not come twice
                     layers.discard(meta["layer"])
         return states
