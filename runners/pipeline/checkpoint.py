@@ -1,9 +1,11 @@
 """Checkpoints: each stage uploads its layers to the server in the background, a chunk at a time.
 
-A chunk is sent only when the server has acknowledged the one before, so at most one chunk stands between
-an activation and the uplink, whatever the transport buffers. All stages copy their state in the same step
-(a mark travels with the activations), so the copy is a state that existed (Chandy and Lamport 1985 have
-the general rule).
+A chunk is sent only when the server has acknowledged the one before, and the uplink is then left alone for
+as long as that took. So at most one chunk stands between an activation and the uplink, whatever the
+transport buffers, and an upload takes at most half of the uplink's time.
+
+All stages copy their state in the same step (a mark travels with the activations), so the copy is a state
+that existed (Chandy and Lamport 1985 have the general rule).
 """
 
 from __future__ import annotations
@@ -43,10 +45,11 @@ class Uploader:
         for layer, flat in layers.items():
             parts = chunks(flat)
             for index, part in enumerate(parts):
-                key = [*state, layer, index]
+                key, start = [*state, layer, index], self._node.now()
                 await self._node.send(SERVER, CHUNK, [part], key=key, count=len(parts), began=began)
                 while (await self._node.recv(SERVER, ACK)).meta["key"] != key:
                     pass  # of an upload that was given up
+                await self._node.sleep(self._node.now() - start)
             self._remaining.discard(layer)
 
     @property

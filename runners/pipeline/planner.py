@@ -9,9 +9,8 @@ from typing import Any
 
 from runners.costs import FLOAT, GRADIENT_BYTES, STATE_BYTES, LayerCost, layer_costs
 from runners.data import BYTES, micro_batch_sizes
-from runners.models.gpt import layer_count
 from runners.pipeline.options import PipelineOptions
-from runners.planning.partition import Chain, Search, Worker
+from runners.planning.partition import Chain, Partition, Search, Worker
 from runners.planning.paths import path
 from runners.schedules import SCHEDULES, Hop, StageTimes, in_flight_bound, time_step
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
@@ -108,8 +107,7 @@ class Planner:
         if not cluster.devices:
             raise InputError("cluster", "no devices; expected at least one")
         if wanted != "auto":
-            layers = f"layers (embedding, {self.model.layers} blocks, head)"
-            for limit, what in ((layer_count(self.model), layers), (len(cluster.devices), "devices")):
+            for limit, what in ((self.model.layers, "layers"), (len(cluster.devices), "devices")):
                 if wanted > limit:
                     raise InputError("training.options.stages", f"{wanted} stages, but only {limit} {what}; "
                                      f"expected at most {limit}, or 'auto'")  # fmt: skip
@@ -171,19 +169,34 @@ class Planner:
         for count in counts:
             if count in search.best:
                 both = (search.best[count], search.quickest(count))
-                made = [self._assign([workers[i] for i in p.workers], p.spans) for p in both]
+                made = [self._assign([workers[i] for i in p.workers], self._spans(p)) for p in both]
                 plans.append(min(made, key=_step_time))
         return plans
 
     def _search(self, cluster: Cluster) -> tuple[Search, list[Worker]]:
         workers = [Worker(d.name, d.flops, d.memory_bytes, path(cluster, d)) for d in cluster.devices]
+        blocks = range(self.model.layers)
         chain = Chain(
-            flops=[self.samples * self._step_flops(c) for c in self.layers],
-            boundary_bytes=[self.output_bytes(i) for i in range(len(self.layers))],
-            memory_bytes=self.memory_bytes,
+            flops=[
+                self.samples * sum(self._step_flops(c) for c in self.layers[slice(*self._span(u, u + 1))])
+                for u in blocks
+            ],
+            boundary_bytes=[self.output_bytes(u + 1) for u in blocks],
+            memory_bytes=lambda first, end, from_end: self.memory_bytes(*self._span(first, end), from_end),
         )
         most = None if self.options.stages == "auto" else self.options.stages
         return Search(chain, workers, most), workers
+
+    def _span(self, first: int, end: int) -> tuple[int, int]:
+        """Layers of a stage of blocks [first, end): the embedding is with the first, the head with the last.
+
+        A stage of the embedding alone would cost a crossing and compute nothing.
+        """
+        last = self.model.layers
+        return first + 1 if first else 0, end + 1 if end < last else end + 2
+
+    def _spans(self, partition: Partition) -> list[tuple[int, int]]:
+        return [self._span(*span) for span in partition.spans]
 
     def _step_flops(self, cost: LayerCost) -> float:
         return cost.backward_flops + cost.forward_flops * (2 if self.options.recompute else 1)
@@ -218,7 +231,7 @@ class Planner:
         """The memory error for the split that comes closest to fitting."""
         partition, tight = search.tightest(stages)
         worker = workers[partition.workers[tight]]
-        first, end = partition.spans[tight]
+        first, end = self._spans(partition)[tight]
         needed = self.memory_bytes(first, end, stages - tight)
         names = _span_name(self.layers[first:end])
         return InputError(
