@@ -7,7 +7,7 @@ import numpy as np
 from testbed.errors import unknown
 from testbed.traces.availability import Availability
 from testbed.traces.presets import AVAILABILITY, RenewalPreset, SessionPreset, StagedPreset
-from testbed.traces.quantiles import at_level, levels, normal_score
+from testbed.traces.quantiles import Stratified, at_level, levels, normal_score
 
 DAY_S = 86400.0
 
@@ -59,16 +59,16 @@ def _sessions(p: SessionPreset, devices: int, days: int, random) -> list[np.ndar
 def _renewals(p: RenewalPreset, devices: int, span: float, random) -> list[np.ndarray]:
     shape, scale = p.up_weibull
     mu, sigma = p.down_lognormal
-    out = []
+    lengths, between, out = Stratified(random), Stratified(random), []
     for _ in range(devices):
         # begin a while before zero, so that the state at zero is that of an old process
         t, intervals = -30 * DAY_S * random.random_sample() - 30 * DAY_S, []
         while t < span:
-            up = scale * (-np.log(1 - random.random_sample())) ** (1 / shape) * 3600
+            up = max(1.0, scale * (-np.log(1 - lengths.draw())) ** (1 / shape) * 3600)
             if t + up > 0:
                 intervals.append((max(t, 0.0), min(t + up, span)))
-            level = np.clip(random.random_sample(), 1e-9, 1 - 1e-9)
-            t += up + np.exp(mu + sigma * float(normal_score(np.array(level)))) * 3600
+            level = np.clip(between.draw(), 1e-9, 1 - 1e-9)
+            t += up + max(1.0, np.exp(mu + sigma * float(normal_score(np.array(level)))) * 3600)
         out.append(np.array(intervals).reshape(-1, 2))
     return out
 

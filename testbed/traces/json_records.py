@@ -6,13 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from testbed.traces.json_text import objects
-from testbed.traces.records import NAN, LinkRecords
+from testbed.traces.records import FAILED_RATE, NAN, LinkRecords
 from testbed.traces.source import Source
 from testbed.traces.tabular import BROKEN
 from testbed.traces.times import Clock
 from testbed.traces.units_of import scaled
 
 Row = tuple[float | None, float | None, float | None, float | None, float | None, float | None]
+
+
+def _scaled(index: int, value: float | None, factor: float, zero: str) -> float:
+    if value == -1 and zero == "failed":
+        return FAILED_RATE if index < 2 else NAN
+    return NAN if value is None else scaled(value, factor)
 
 
 def json_records(
@@ -69,7 +75,7 @@ def json_records(
             line,
             (home(value, records) if home else None) or name,
             time,
-            *(NAN if v is None else scaled(v, k) for v, k in zip(values, scale)),
+            *(_scaled(i, v, k, records.zero) for i, (v, k) in enumerate(zip(values, scale))),
         )
     if even > 1 and options.every_s is None:
         report.assumed["time"] = "a result an hour (they carry no time; --every states another)"

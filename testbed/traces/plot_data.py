@@ -51,7 +51,7 @@ def steps(trace: LinkTrace, field: str, until_s: float) -> tuple[np.ndarray, np.
 
 
 def gaps(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, float, float]]]:
-    """The series, broken (NaN) where nothing came for GAP usual steps; (from, to, value held) of these gaps."""
+    """The series, broken (NaN) where nothing came for GAP usual steps; (from, to, value held) of the gaps."""
     lengths = np.diff(times)
     if len(lengths) < 3:
         return values, []

@@ -33,8 +33,27 @@ def at_level(quantiles: Quantiles, p: np.ndarray) -> np.ndarray:
 
 
 def levels(n: int) -> np.ndarray:
-    """The middles of n equal parts of [0, 1]: a typical sample, however small."""
-    return (np.arange(n) + 0.5) / n
+    """n levels at which a sample's own quantiles are those of the distribution.
+
+    The outermost ones lie as far within as the middles of n equal parts, so that small samples are typical.
+    """
+    if n == 1:
+        return np.array([0.5])
+    return np.clip(np.arange(n) / (n - 1), 0.5 / n, 1 - 0.5 / n)
+
+
+class Stratified:
+    """Uniform draws of which every `size` in a row fall into as many equal parts of [0, 1], one into each."""
+
+    def __init__(self, random: np.random.RandomState, size: int = 400):
+        self.random, self.size = random, size
+        self.left: list[float] = []
+
+    def draw(self) -> float:
+        if not self.left:
+            parts = self.random.permutation(self.size) + self.random.random_sample(self.size)
+            self.left = (parts / self.size).tolist()
+        return self.left.pop()
 
 
 def correlated_ranks(

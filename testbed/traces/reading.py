@@ -231,14 +231,15 @@ def _why_unknown(source: Source) -> str:
             f"has delays or losses but no rate ({', '.join(layout.header[:10])}); "
             "a link trace needs download or upload"
         )
-    if source.sample.json is not None:
-        return f"is JSON of no format that is known; it begins with {first!r}"
     if '"msm_id"' in source.sample.text[:4000]:
         return "holds RIPE Atlas results: delays but no rate; a link trace needs download or upload"
+    if source.sample.json is not None:
+        return f"is JSON of no format that is known; it begins with {first!r}"
     regular = [row for row in layout.rows if len(row) == layout.width > 1]
     if not layout.header and len(regular) > 0.8 * len(layout.rows) and sum(map(is_value, regular[0])) > 1:
+        row = ", ".join(regular[0])[:80]
         return (
-            f"is a table without header, whose columns can't be told (first row: {first!r}); a link table's "
-            "columns can be named by number: --map time=1 --map download=2:Mbps"
+            f"is a table without header, whose columns can't be told (a row: {row!r}); a link table's columns "
+            "can be named by number: --map time=1 --map download=2:Mbps"
         )
     return f"is in no format that is known; its first line is {first!r}"

@@ -14,6 +14,7 @@ from testbed.traces.report import Report
 FIELDS = ("down_bps", "up_bps", "rtt_s", "jitter_s", "loss")
 NAN = math.nan
 
+FAILED_RATE = -1.0  # how loggers note a failed test, whatever the unit
 # Beyond these no home link lies: refused as a wrong unit or a broken file.
 IMPOSSIBLE_BPS = 1e12
 IMPOSSIBLE_S = 600.0
@@ -142,7 +143,7 @@ class LinkRecords:
             raise self.error(line, "time", time)
         values = [down, up, rtt, jitter, loss]
         for i in (0, 1):
-            if values[i] == 0 or (values[i] == -1 and self.zero == "failed"):
+            if values[i] == 0 or (values[i] == FAILED_RATE and self.zero == "failed"):
                 if self.zero == "failed":
                     self.failed(line, f"{self.labels.get(FIELDS[i], FIELDS[i])} is {values[i]:g}")
                     return False

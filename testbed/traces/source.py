@@ -105,7 +105,7 @@ class Source:
         try:
             self.bytes = self.path.stat().st_size
             with self._open() as stream:
-                head = _read_up_to(stream, SAMPLE + 1)
+                head = next(_pieces(stream, SAMPLE + 1), b"")
             head, whole = head[:SAMPLE], len(head) <= SAMPLE
         except PermissionError:
             raise InputError(str(path), "may not be read (permission denied)") from None
@@ -190,25 +190,17 @@ class Source:
         """The decompressed bytes in pieces, as UTF-8 (UTF-16 is recoded, a byte order mark is removed)."""
         with self._open() as stream:
             first, decoder = True, None
-            while True:
-                try:
-                    piece = stream.read(CHUNK)
-                except DAMAGE as error:
-                    self.report.repair("compressed data damaged or cut short: read up to there", str(error))
-                    piece = b""
+            for piece in _pieces(stream, CHUNK, self.report):
                 if first:
                     first = False
-                    for mark, name in _WIDE.items():
-                        if piece.startswith(mark):
-                            decoder = codecs.getincrementaldecoder(name)("replace")
-                            self.report.note(f"{name.upper()[:6]} text")
-                            piece = piece[len(mark) :]
-                            break
-                    if piece.startswith(codecs.BOM_UTF8):
+                    mark = next((m for m in _WIDE if piece.startswith(m)), b"")
+                    if mark:
+                        decoder = codecs.getincrementaldecoder(_WIDE[mark])("replace")
+                        self.report.note(f"{_WIDE[mark].upper()[:6]} text")
+                    elif piece.startswith(codecs.BOM_UTF8):
+                        mark = codecs.BOM_UTF8
                         self.report.note("UTF-8 byte order mark")
-                        piece = piece[3:]
-                if not piece:
-                    return
+                    piece = piece[len(mark) :]
                 yield decoder.decode(piece).encode() if decoder else piece
 
     def blocks(self) -> Iterator[tuple[int, bytes, bool]]:
@@ -293,25 +285,33 @@ class _Counted(io.BufferedReader):
         self._done = 0
 
     def read(self, size=-1, /):
-        piece = super().read(size)
+        return self._told(super().read(size))
+
+    def read1(self, size=-1, /):
+        return self._told(super().read1(size))
+
+    def _told(self, piece: bytes) -> bytes:
         self._done += len(piece)
         if self._source.progress and piece:
             self._source.progress(self._done, self._source.bytes)
         return piece
 
 
-def _read_up_to(stream, size: int) -> bytes:
-    """The first `size` bytes, or as many as there are before the end or the damage."""
-    out = b""
-    try:
-        while len(out) < size:
-            piece = stream.read(size - len(out))
-            if not piece:
-                break
-            out += piece
-    except DAMAGE:
-        pass
-    return out
+def _pieces(stream, size: int, report: Report | None = None) -> Iterator[bytes]:
+    """The stream in pieces of about `size`; where it is damaged, all that comes before."""
+    held, ended = b"", False
+    while not ended:
+        try:
+            part = stream.read1(size)  # read() would lose what precedes the damage
+            ended = not part
+        except DAMAGE as error:
+            if report is not None:
+                report.repair("compressed data damaged or cut short: read up to there", str(error))
+            part, ended = b"", True
+        held += part
+        if len(held) >= size or (ended and held):
+            yield held
+            held = b""
 
 
 def _decode_sample(head: bytes) -> str:

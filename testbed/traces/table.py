@@ -27,11 +27,11 @@ def split(line: str, delimiter: str = ",") -> list[str]:
         return [cell.strip().strip('"') for cell in line.split(delimiter)]
 
 
-def sniff_delimiter(lines: Iterable[str], most: int = 200) -> str:
-    """The delimiter that splits the lines into the most equal numbers of cells."""
+def sniff_delimiter(lines: Iterable[str], most: int = 200, among: tuple[str, ...] = DELIMITERS) -> str:
+    """The delimiter, of those in `among`, that splits the lines into the most equal numbers of cells."""
     kept = [line for line in lines if not line.startswith("#")][:most]
     best, found = 0.0, ","
-    for delimiter in DELIMITERS:
+    for delimiter in among:
         counts = [len(split(line, delimiter)) for line in kept]
         if not counts:
             break
@@ -92,6 +92,11 @@ def layout(sample: Sample) -> Layout:
         lines.pop()  # cut by the sample's end
     lines = [line for line in lines if not line.startswith("#")]
     delimiter = sniff_delimiter(lines)
+    by_header = sniff_delimiter(lines[:1], among=DELIMITERS[:-1])
+    if by_header != delimiter and lines:
+        names = split(lines[0], by_header)
+        if len(names) > max(3, len(split(lines[0], delimiter))) and looks_like_header(names):
+            delimiter = by_header  # most lines tell of failures: the header counts
     rows = [tuple(split(line, delimiter)) for line in lines]
     header: tuple[str, ...] = ()
     if rows and looks_like_header(rows[0]):

@@ -11,7 +11,7 @@ import math
 from testbed.traces.bulk import BulkReader
 from testbed.traces.numbers import number, with_unit
 from testbed.traces.plan import EVEN, RELATIVE, TIME_OF_DAY, Column, Plan
-from testbed.traces.records import FIELDS, NAN, LinkRecords
+from testbed.traces.records import FAILED_RATE, FIELDS, NAN, LinkRecords
 from testbed.traces.remarks import Remarks
 from testbed.traces.source import Source
 from testbed.traces.table import Layout, split
@@ -226,6 +226,8 @@ class TableReader:
             value = pair[0]
         if value is None or value in self.plan.marks:
             return None
+        if value == -1 and self.plan.zero == "failed":
+            return FAILED_RATE if column.field in ("down_bps", "up_bps") else None
         if unit is None:
             raise _Unreadable(f"{cell!r} has no unit", column.label)
         return scaled(value, unit) if math.isfinite(value) else None

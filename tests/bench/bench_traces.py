@@ -33,8 +33,10 @@ def write_own(path: Path, rows: int, interleaved: bool) -> None:
             lines = []
             for b, (down, up, rtt, jitter, loss) in enumerate(values):
                 step, home = (a, b) if interleaved else (b, a)
-                lines.append(f"{step * 60},home-{home},{down * 1e8 + 1e5:.0f},{up * 1e7 + 1e5:.0f},{rtt / 10 + 0.001:.5f},"
-                             f"{jitter / 100:.5f},{loss / 100:.6f}\n")
+                lines.append(
+                    f"{step * 60},home-{home},{down * 1e8 + 1e5:.0f},{up * 1e7 + 1e5:.0f},{rtt / 10 + 0.001:.5f},"
+                    f"{jitter / 100:.5f},{loss / 100:.6f}\n"
+                )
             out.write("".join(lines))
 
 
@@ -42,15 +44,20 @@ def write_fcc(path: Path, rows: int) -> None:
     """FCC downloads: six rows a test, one test an hour."""
     random = np.random.default_rng(1)
     with path.open("w") as out:
-        out.write("unit_id,dtime,target,address,fetch_time,bytes_total,bytes_sec,bytes_sec_interval,warmup_time,"
-                  "warmup_bytes,sequence,threads,successes,failures,location_id\n")
+        out.write(
+            "unit_id,dtime,target,address,fetch_time,bytes_total,bytes_sec,bytes_sec_interval,warmup_time,"
+            "warmup_bytes,sequence,threads,successes,failures,location_id\n"
+        )
         tests = max(1, rows // 6 // HOMES)
         for unit in range(HOMES):
             rates = (random.random(tests * 6) * 1e7 + 1e5).astype(int).tolist()
-            out.write("".join(
-                f"{unit + 100},2023-03-{k // 6 // 24 % 28 + 1:02d} {k // 6 % 24:02d}:{k // 6 // 672 % 60:02d}:00,"
-                f"sp1.example.net,192.0.2.1,5000000,{rate * 5},{rate},{rate},500000,1000,{k % 6},8,1,0,1\n"
-                for k, rate in enumerate(rates)))
+            out.write(
+                "".join(
+                    f"{unit + 100},2023-03-{k // 6 // 24 % 28 + 1:02d} {k // 6 % 24:02d}:{k // 6 // 672 % 60:02d}:00,"
+                    f"sp1.example.net,192.0.2.1,5000000,{rate * 5},{rate},{rate},500000,1000,{k % 6},8,1,0,1\n"
+                    for k, rate in enumerate(rates)
+                )
+            )
 
 
 def write_speedtest_cli(path: Path, rows: int) -> None:
@@ -64,10 +71,14 @@ def write_speedtest_cli(path: Path, rows: int) -> None:
             n = min(block, rows - first)
             stamps = (start + np.arange(first, first + n) * np.timedelta64(60, "s")).astype(str).tolist()
             values = random.random((n, 3)).tolist()
-            out.write("".join(
-                "Cannot retrieve speedtest configuration\n" if i % 1000 == 999 else
-                f"4068,Bytemark,York,{stamp}.020515,68.5,{a * 50 + 5:.3f},{b * 1e8 + 1e5},{c * 1e7 + 1e5}\n"
-                for i, (stamp, (a, b, c)) in enumerate(zip(stamps, values))))
+            out.write(
+                "".join(
+                    "Cannot retrieve speedtest configuration\n"
+                    if i % 1000 == 999
+                    else f"4068,Bytemark,York,{stamp}.020515,68.5,{a * 50 + 5:.3f},{b * 1e8 + 1e5},{c * 1e7 + 1e5}\n"
+                    for i, (stamp, (a, b, c)) in enumerate(zip(stamps, values))
+                )
+            )
 
 
 CASES = {
@@ -90,9 +101,20 @@ def measure(path: str, verb: str) -> None:
         summarise(traces, report)
     elapsed = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"verb": verb, "format": report.format, "rows": report.rows, "homes": len(traces),
-                      "samples": sum(map(len, traces.values())), "seconds": round(elapsed, 1),
-                      "peak_mb": round(peak / 1e6), "within_limit": peak <= LIMIT_BYTES}))
+    print(
+        json.dumps(
+            {
+                "verb": verb,
+                "format": report.format,
+                "rows": report.rows,
+                "homes": len(traces),
+                "samples": sum(map(len, traces.values())),
+                "seconds": round(elapsed, 1),
+                "peak_mb": round(peak / 1e6),
+                "within_limit": peak <= LIMIT_BYTES,
+            }
+        )
+    )
 
 
 def main() -> None:
@@ -102,10 +124,19 @@ def main() -> None:
             path = Path(folder) / "file.csv"
             write(path, rows)
             for verb in ("read", "inspect"):
-                result = subprocess.run([sys.executable, __file__, "--measure", str(path), verb], check=True,
-                                        capture_output=True, text=True)
-                print(json.dumps({"case": name, "file_mb": round(path.stat().st_size / 1e6)} |
-                                 json.loads(result.stdout)), flush=True)
+                result = subprocess.run(
+                    [sys.executable, __file__, "--measure", str(path), verb],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                )
+                print(
+                    json.dumps(
+                        {"case": name, "file_mb": round(path.stat().st_size / 1e6)}
+                        | json.loads(result.stdout)
+                    ),
+                    flush=True,
+                )
             path.unlink()
 
 

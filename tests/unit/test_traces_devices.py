@@ -15,16 +15,19 @@ def test_shipped_profiles():
     assert profiles["laptop"].power_w is None
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("a: {speed: 10, memory: 1 GiB}", "a.speed: 10 has no unit"),
-    ("a: {speed: 10 GFLOP/s}", "a: has no memory"),
-    ("a: {speed: 10 GFLOP/s, memory: 1 GB/s}", "unknown unit"),
-    ("a: {speed: 0 FLOP/s, memory: 1 GiB}", "expected more than 0"),
-    ("a: {sped: 10 GFLOP/s, memory: 1 GiB}", "did you mean 'speed'"),
-    ("a: {speed: 10 GFLOP/s, memory: 1 GiB, power: -3}", "expected watts"),
-    ("- a", "expected profiles by name"),
-    ("a: [1", "is not YAML"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: {speed: 10, memory: 1 GiB}", "a.speed: 10 has no unit"),
+        ("a: {speed: 10 GFLOP/s}", "a: has no memory"),
+        ("a: {speed: 10 GFLOP/s, memory: 1 GB/s}", "unknown unit"),
+        ("a: {speed: 0 FLOP/s, memory: 1 GiB}", "expected more than 0"),
+        ("a: {sped: 10 GFLOP/s, memory: 1 GiB}", "did you mean 'speed'"),
+        ("a: {speed: 10 GFLOP/s, memory: 1 GiB, power: -3}", "expected watts"),
+        ("- a", "expected profiles by name"),
+        ("a: [1", "is not YAML"),
+    ],
+)
 def test_bad_profiles(tmp_path, text, message):
     file = tmp_path / "devices.yaml"
     file.write_text(text)

@@ -12,7 +12,7 @@ from testbed.traces.formats import all_formats
 LINKS = Path(__file__).parent / "traces" / "links"
 AVAILABILITY = Path(__file__).parent / "traces" / "availability"
 
-# file -> (format, home, times, download, upload, rtt, jitter, loss); None where the format has no such quantity
+# file -> (format, home, times, download, upload, rtt, jitter, loss); None where the format lacks a quantity
 EXACT = {
     "testbed.csv": (
         "testbed",

@@ -13,8 +13,16 @@ from testbed.traces import Availability, LinkTrace, TraceEnded, assign
 
 def link(times=(0.0, 10.0, 20.0), down=(1e6, 2e6, 3e6), span=30.0):
     n = len(times)
-    return LinkTrace("a", np.array(times), np.array(down), np.array(down) / 10, np.full(n, 0.02), np.zeros(n),
-                     np.zeros(n), span)
+    return LinkTrace(
+        "a",
+        np.array(times),
+        np.array(down),
+        np.array(down) / 10,
+        np.full(n, 0.02),
+        np.zeros(n),
+        np.zeros(n),
+        span,
+    )
 
 
 def test_step_holds_each_sample_until_the_next():
@@ -142,14 +150,17 @@ def test_assign_methods():
     assert assign(["a", "b"], ["x", "a"], "by-name", mapping={"b": "x"}) == {"a": "a", "b": "x"}
 
 
-@pytest.mark.parametrize(("kwargs", "message"), [
-    ({"method": "one-to-one"}, "one-to-one needs a trace for each of 3 names; the file holds 2"),
-    ({"method": "round-robbin"}, "did you mean 'round-robin'"),
-    ({"method": "by-name"}, "unknown trace 'a'"),
-    ({"method": "by-name", "mapping": {"q": "x"}}, "unknown name 'q'"),
-    ({"method": "by-name", "mapping": {"a": "xx", "b": "x", "c": "x"}}, "assign.a: unknown trace 'xx'"),
-    ({"method": "random", "mapping": {"a": "x"}}, "only 'by-name' uses one"),
-])
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"method": "one-to-one"}, "one-to-one needs a trace for each of 3 names; the file holds 2"),
+        ({"method": "round-robbin"}, "did you mean 'round-robin'"),
+        ({"method": "by-name"}, "unknown trace 'a'"),
+        ({"method": "by-name", "mapping": {"q": "x"}}, "unknown name 'q'"),
+        ({"method": "by-name", "mapping": {"a": "xx", "b": "x", "c": "x"}}, "assign.a: unknown trace 'xx'"),
+        ({"method": "random", "mapping": {"a": "x"}}, "only 'by-name' uses one"),
+    ],
+)
 def test_assign_refuses(kwargs, message):
     with pytest.raises(InputError, match=message):
         assign(["a", "b", "c"], ["x", "y"], **kwargs)

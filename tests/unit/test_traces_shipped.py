@@ -19,7 +19,7 @@ def regenerated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
     # the script calls `testbed`; one process for all its commands saves their start-up
     program = folder / "testbed"
-    program.write_text("#!/bin/sh\nshift\necho \"$@\" >> \"$COMMANDS\"\n")
+    program.write_text('#!/bin/sh\nshift\necho "$@" >> "$COMMANDS"\n')
     program.chmod(0o755)
     commands = folder / "commands"
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "COMMANDS": str(commands)}
@@ -70,6 +70,18 @@ def test_quickstart_fits_its_experiment():
 
 def test_commands_run_as_a_program(tmp_path):
     out = tmp_path / "a.csv"
-    subprocess.run([sys.executable, "-m", "testbed.cli.traces", "generate", "links", "--preset", "dsl=2",
-                    "--out", str(out)], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "testbed.cli.traces",
+            "generate",
+            "links",
+            "--preset",
+            "dsl=2",
+            "--out",
+            str(out),
+        ],
+        check=True,
+    )
     assert list(read_links(out)) == ["dsl-01", "dsl-02"]
