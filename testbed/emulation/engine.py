@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -133,7 +134,8 @@ class EmulationRun:
             churn.stop()
             if after is not None:
                 pool.close()
-                after(shaped)
+                with contextlib.suppress(Interrupted):  # training is complete: this only ends the look around
+                    after(shaped)
             return result
 
     def _start_workers(self, pool: WorkerPool, shaped: ShapedNetwork) -> None:

@@ -24,6 +24,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "send": ("start", "end", "peer", "tag", "bytes"),
     "transfer": ("start", "end", "peer", "tag", "bytes"),
     "wait": ("start", "end", "peer", "tag"),
+    "transport": ("sent", "received", "dropped"),
     "member": ("kind", "peer", "generation", "detection"),
     "link": ("down_bps", "up_bps", "rtt_s", "jitter_s", "loss", "late", "role"),
     "churn": ("action", "mode", "late", "cause"),
@@ -60,7 +61,7 @@ TEXT_FIELDS = frozenset(
         "role",
     ]
 )
-NESTED_FIELDS = frozenset({"devices"})  # a number in one event, a list of names in another
+NESTED_FIELDS = frozenset({"devices", "sent", "received", "dropped"})  # a number in one event, a list of names in another
 _KNOWN = frozenset(COMMON).union(*FIELDS.values())
 _JSON_COLUMNS = b"testbed.json_columns"
 
