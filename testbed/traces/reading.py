@@ -239,7 +239,7 @@ def _why_unknown(source: Source) -> str:
     if not layout.header and len(regular) > 0.8 * len(layout.rows) and sum(map(is_value, regular[0])) > 1:
         row = ", ".join(regular[0])[:80]
         return (
-            f"is a table without header, whose columns can't be told (a row: {row!r}); a link table's columns "
+            f"is a table without header, whose columns can't be told (a row: {row!r}); those of a link table "
             "can be named by number: --map time=1 --map download=2:Mbps"
         )
     return f"is in no format that is known; its first line is {first!r}"

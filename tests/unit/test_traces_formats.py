@@ -650,3 +650,21 @@ def test_directory_of_files_gives_a_home_each(tmp_path):
         "trace_2": 3e6,
     }
     assert np.isclose(traces["trace_2"].span_s, 5)
+
+
+def test_text_log_of_one_line_entries(tmp_path):
+    (tmp_path / "x.log").write_text(
+        "24-10-2017 14:01:25 - INFO (Line: 148) - Internet speeds were: Up = 23.4, Down = 39.8\n"
+        "24-10-2017 14:01:30 - INFO (Line: 139) - Low speeds measured - message sent with image\n"
+        "24-10-2017 14:02:24 - INFO (Line: 148) - Internet speeds were: Up = 24.0, Down = 36.4\n"
+    )
+    report = Report()
+    trace = read_links(tmp_path / "x.log", report=report)["x"]
+    assert trace.down_bps.tolist() == [39.8e6, 36.4e6]  # up comes first in the line
+    assert trace.up_bps.tolist() == [23.4e6, 24e6]
+    assert not report.failed
+
+
+def test_documentation_names_every_format():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "traces.md").read_text()
+    assert all(f"`{f.name}`" in text for f in all_formats())

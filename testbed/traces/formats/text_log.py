@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import statistics
 
@@ -52,51 +53,56 @@ def read(source: Source, options: Options, records: LinkRecords | None = None) -
     clock = Clock(report, options.zone, options.dates)
     clock.learn(m[0] for line in source.sample.lines if (m := _STAMP.search(line[:LONGEST])))
     factors = _factors(source.sample, report)
-    home = options.home or source.stem
-    time, began, values, lines = None, None, {}, 0
-
-    def finish():
-        if time is None:
-            return
-        if not values:
-            if lines:
-                report.rows += 1
-                records.failed(began, "no result under this time")
-            return
-        if not ({"down_bps", "up_bps"} & set(values)):
-            report.rows += 1
-            records.failed(began, "no rate under this time")
-            return
-        records.add(began, home, time, **{_KEYS[f]: v for f, v in values.items()})
-
-    one_line = None
+    home, entry = options.home or source.stem, None
     for number, line in source.lines():
-        stamp, found = _STAMP.search(line[:LONGEST]), _found(line)
-        if stamp is None and not found:
-            continue
+        stamp = _STAMP.search(line[:LONGEST])
+        found = _found(line)
         if stamp is not None:
-            if one_line is None or found or one_line is False:
-                finish()
-                values, lines = {}, 0
-            try:
-                time, began = clock.epoch(stamp[0].replace(",", " ") if "/" in stamp[0] else stamp[0]), number
-            except ValueError as error:
-                report.repair("unreadable rows dropped", str(error), number)
-                time = None
-            one_line = bool(found)
-            lines = 0 if found else 1
-            if not found and _other_text(line, stamp[0]):
-                time, values, lines = None, {}, 0  # some other entry of the log
+            _finish(entry, records, home)
+            entry = _entry(line, stamp[0], found, clock, number, report)
+        if entry is None:
+            continue
         for field, value, unit in found:
-            scale = unit_factor(field, unit) if unit else factors.get(field)
-            if scale is None:
-                scale = factors.get(field)
+            scale = unit_factor(field, unit) if unit else None
+            scale = factors.get(field) if scale is None else scale
             if scale is None:
                 report.repair("unreadable rows dropped", f"{value:g} {unit} has no known unit", number)
-                continue
-            values[field] = scaled(value, scale)
-    finish()
+            else:
+                entry.values[field] = scaled(value, scale)
+    _finish(entry, records, home)
     return records
+
+
+@dataclasses.dataclass
+class _Entry:
+    """What stands under one time. heading: the time had a line to itself, so that results should follow."""
+
+    line: int
+    time: float
+    heading: bool
+    values: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+def _entry(line: str, stamp: str, found: list, clock: Clock, number: int, report) -> _Entry | None:
+    """The entry that a line with a time begins; None for a line of the log that speaks of something else."""
+    heading = not found
+    if heading and _other_text(line, stamp):
+        return None
+    try:
+        return _Entry(number, clock.epoch(stamp.replace(",", " ") if "/" in stamp else stamp), heading)
+    except ValueError as error:
+        report.repair("unreadable rows dropped", str(error), number)
+        return None
+
+
+def _finish(entry: _Entry | None, records: LinkRecords, home: str) -> None:
+    if entry is None:
+        return
+    if {"down_bps", "up_bps"} & set(entry.values):
+        records.add(entry.line, home, entry.time, **{_KEYS[f]: v for f, v in entry.values.items()})
+    elif entry.heading or entry.values:
+        records.report.rows += 1
+        records.failed(entry.line, "no rate under this time")
 
 
 def _other_text(line: str, stamp: str) -> bool:
