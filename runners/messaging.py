@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from testbed.cluster import Device
 from testbed.runtime import Node, PeerLost
 
-CHUNK_BYTES = 128 * 1024  # 100 ms of a 10 Mbit/s uplink: how long a chunk can hold up an activation
+CHUNK_S = 0.1  # how long a chunk may hold up an activation on the way
+CHUNK_BYTES = 16 * 2**10, 16 * 2**20  # but no less and no more than this
 
 
 class Outbox:
@@ -68,9 +70,11 @@ async def cancel(tasks: Iterable[asyncio.Task]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def chunks(flat: torch.Tensor, chunk_bytes: int = CHUNK_BYTES) -> tuple[torch.Tensor, ...]:
-    """A flat tensor in pieces of at most `chunk_bytes`; at least one piece."""
-    return flat.split(max(1, chunk_bytes // flat.element_size()))
+def chunks(flat: torch.Tensor, sender: Device, receiver: Device) -> tuple[torch.Tensor, ...]:
+    """A flat tensor in pieces that take about CHUNK_S each on the way; at least one piece."""
+    rate_bps = min(sender.link.uplink_bps, receiver.link.downlink_bps)
+    nbytes = min(max(CHUNK_S * rate_bps / 8, CHUNK_BYTES[0]), CHUNK_BYTES[1])
+    return flat.split(int(nbytes) // flat.element_size())
 
 
 class Assembly:

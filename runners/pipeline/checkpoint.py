@@ -17,6 +17,7 @@ import torch
 
 from runners.messaging import Assembly, cancel, chunks
 from runners.state import SEED_STATE, StateId
+from testbed.cluster import Device
 from testbed.cluster.model import SERVER
 from testbed.runtime import Message, Node
 
@@ -27,8 +28,8 @@ ACK = "checkpoint-ack"
 class Uploader:
     """The device's side. One upload at a time; a new one replaces the old."""
 
-    def __init__(self, node: Node):
-        self._node = node
+    def __init__(self, node: Node, server: Device):
+        self._node, self._server = node, server
         self._task: asyncio.Task | None = None
         self._remaining: set[int] = set()
         self.state: StateId | None = None
@@ -43,7 +44,7 @@ class Uploader:
 
     async def _upload(self, state: StateId, layers: dict[int, torch.Tensor], began: float) -> None:
         for layer, flat in layers.items():
-            parts = chunks(flat)
+            parts = chunks(flat, self._node.device, self._server)
             for index, part in enumerate(parts):
                 key, start = [*state, layer, index], self._node.now()
                 await self._node.send(SERVER, CHUNK, [part], key=key, count=len(parts), began=began)

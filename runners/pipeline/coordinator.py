@@ -263,7 +263,9 @@ class Coordinator:
 
     def _give(self, to: str, state: StateId, layers: list[int]) -> None:
         for layer in layers:
-            parts = chunks(self.checkpoints.layer(state, layer))
+            parts = chunks(
+                self.checkpoints.layer(state, layer), self.node.device, self.plan.cluster.device(to)
+            )
             for index, part in enumerate(parts):
                 self.states.post(
                     to, p.state_tag(self.epoch), [part], layer=layer, index=index, count=len(parts)

@@ -34,7 +34,7 @@ class Stage:
     ):  # fmt: skip
         self.first, self.end, self.state = first, end, state
         self.is_first, self.is_last = first == 0, end == layer_count(model)
-        self.recomputes = recompute
+        self._recomputes = recompute
         self._wire = WIRE_DTYPES[wire]
         self._tokens_in_batch = training.batch * model.sequence
         self._layers = {
@@ -80,7 +80,7 @@ class Stage:
         self._inputs[micro_batch] = x
         if self.is_last:
             self._targets[micro_batch] = targets
-        if self.recomputes:
+        if self._recomputes:
             with torch.no_grad():
                 out = self._run(x, targets)
         else:
@@ -117,3 +117,50 @@ class Stage:
     def pack(self) -> dict[int, torch.Tensor]:
         """Layer -> flat state tensor, copies."""
         return {i: pack(layer, self._optimizer) for i, layer in self._layers.items()}
+
+
+class HollowStage:
+    """A stage without data: the same calls and shapes, on torch's meta device, and no arithmetic.
+
+    For simulation, where FLOPs and bytes count and values don't. (PyTorch's own meta kernels take tens of
+    milliseconds for a backward pass.)
+    """
+
+    def __init__(
+        self, model: ModelSpec, training: TrainingSpec, first: int, end: int, state: StateId,
+        states: Mapping[int, torch.Tensor], *, recompute: bool = False, wire: str = "fp32",
+    ):  # fmt: skip
+        self.first, self.end, self.state = first, end, state
+        self.is_first, self.is_last = first == 0, end == layer_count(model)
+        self._width, self._wire = model.d_model, WIRE_DTYPES[wire]
+        costs = layer_costs(model)
+        self._parameters = {i: costs[i].parameters for i in range(first, end)}
+        self.forward_flops = sum(c.forward_flops for c in costs[first:end])
+        self.backward_flops = sum(c.backward_flops for c in costs[first:end])
+        self.update_flops = sum(c.update_flops for c in costs[first:end])
+        self._shapes: dict[int, tuple[int, ...]] = {}
+
+    def _passing(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(*shape[:2], self._width, dtype=self._wire, device="meta")
+
+    def forward(self, micro_batch: int, x: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        self._shapes[micro_batch] = tuple(x.shape)
+        return torch.empty((), device="meta") if self.is_last else self._passing(x.shape)
+
+    def recompute(self, micro_batch: int) -> None:
+        pass
+
+    def backward(self, micro_batch: int, gradient: torch.Tensor | None = None) -> torch.Tensor | None:
+        shape = self._shapes.pop(micro_batch)
+        return None if self.is_first else self._passing(shape)
+
+    def update(self, result: StateId) -> None:
+        self.state = result
+
+    def pack(self) -> dict[int, torch.Tensor]:
+        return {i: torch.empty(3 * n, device="meta") for i, n in self._parameters.items()}
+
+
+def make_stage(*args, **settings) -> Stage | HollowStage:
+    """A Stage; a HollowStage where meta is the default device."""
+    return (HollowStage if torch.get_default_device().type == "meta" else Stage)(*args, **settings)

@@ -13,7 +13,7 @@ from runners.pipeline.checkpoint import Uploader
 from runners.pipeline.executor import Executor
 from runners.pipeline.memory import Memory
 from runners.pipeline.options import parse_options
-from runners.pipeline.stage import Stage
+from runners.pipeline.stage import HollowStage, Stage, make_stage
 from runners.state import HERE, SEED, StateId
 from testbed.cluster.model import SERVER
 from testbed.runtime import Node, PeerLost, Plan
@@ -24,7 +24,7 @@ class Worker:
 
     def __init__(self, node: Node, plan: Plan, memory: Memory):
         self.node, self.memory = node, memory
-        self.model, self.training = plan.model, plan.training
+        self.cluster, self.model, self.training = plan.cluster, plan.model, plan.training
         self.options = parse_options(plan.training.options)
         self.epoch: p.Epoch | None = None
         self.data: Outbox | None = None  # to other stages; replaced each epoch
@@ -37,7 +37,7 @@ class Worker:
         Raises:
             PeerLost: this device's lease ran out.
         """
-        self.reports, self.uploader = Outbox(self.node), Uploader(self.node)
+        self.reports, self.uploader = Outbox(self.node), Uploader(self.node, self.cluster.server)
         self.crashed: asyncio.Future = asyncio.get_running_loop().create_future()
         self._report(p.HELLO, **self._holdings())
         control = asyncio.create_task(self._control(), name="control")
@@ -180,11 +180,11 @@ class Worker:
                 self.uploader.start(self.memory.stage.state, copy)
                 self._watch(self.uploader.task)
 
-    async def _build(self, epoch: p.Epoch, first: int, end: int) -> Stage:
+    async def _build(self, epoch: p.Epoch, first: int, end: int) -> Stage | HollowStage:
         states, options = await self._gather(epoch), self.options
 
-        def build() -> Stage:
-            return Stage(
+        def build() -> Stage | HollowStage:
+            return make_stage(
                 self.model, self.training, first, end, epoch.state, states,
                 recompute=options.recompute, wire=options.wire,
             )  # fmt: skip
@@ -198,7 +198,7 @@ class Worker:
                 raise RuntimeError(
                     f"{self.node.name} was to give layer {layer} of {epoch.state} and has it not"
                 )
-            parts = chunks(flat)
+            parts = chunks(flat, self.node.device, self.cluster.device(to))
             for index, part in enumerate(parts):
                 self.data.post(
                     to, p.state_tag(epoch.number), [part], layer=layer, index=index, count=len(parts)

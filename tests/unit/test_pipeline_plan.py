@@ -111,7 +111,7 @@ def test_the_server_must_hold_the_checkpoints():
 
 
 @pytest.mark.parametrize(("kwargs", "match", "where"), [
-    ({"stages": 9, "devices": 10}, r"9 stages, but only 6 layers; expected at most 6", "training.options.stages"),
+    ({"stages": 9, "devices": 9}, "9 stages, but only 6 layers; .*at most 6", "training.options.stages"),
     ({"stages": 5}, r"5 stages, but only 4 devices", "training.options.stages"),
     ({"devices": 0}, "no devices", "cluster"),
     ({"batch": 3, "micro_batches": 4}, "expected at most 3", "training.micro_batches"),

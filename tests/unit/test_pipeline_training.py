@@ -1,6 +1,9 @@
 """Class E0: whatever the schedule and the number of stages, losses are those of one-device training."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 from runner_checks import (
     MODEL,
     FaultEngine,
@@ -17,6 +20,8 @@ from runner_checks import (
 from runners.costs import training_flops
 from runners.pipeline import PipelineRunner
 from runners.reference import train
+from testbed.cluster import ModelSpec
+from testbed.runtime import wire
 from testbed.runtime.local import LocalEngine
 
 
@@ -116,3 +121,27 @@ def test_one_stage_needs_no_neighbour():
     plan, events = train_pipeline(stages=1, steps=5, engine=FaultEngine)
     assert plan.data["spares"] == ["home1", "home2", "home3", "home4", "home5"]
     assert not [e for e in of(events, "send") if e["tag"].startswith(("activation", "gradient"))]
+
+
+def test_without_data_at_real_size(monkeypatch):
+    """On torch's meta device, as in a simulation: 1.2 billion parameters, a loss and a return, no bytes."""
+    monkeypatch.setattr(wire, "buffer", lambda tensor: b"")
+    monkeypatch.setattr(
+        wire, "tensor",
+        lambda data, dtype, shape: torch.empty(shape, dtype=getattr(torch, dtype), device="meta"),
+    )  # fmt: skip
+    model = ModelSpec(layers=24, d_model=2048, heads=16, d_ff=8192, sequence=1024)
+    training = job(steps=4, batch=8, micro_batches=8, stages=6, checkpoint_every=2)
+    homes = cluster(7, flops=5e12, memory=1 << 36, up=1e9, down=1e9)
+    homes = replace(homes, server=replace(homes.server, memory_bytes=1 << 38))
+    plan = PipelineRunner().plan(homes, model, training)
+    assert plan.data["memory_bytes"]["home0"] > 10e9
+    engine = LocalEngine(plan, PipelineRunner)
+    engine.at("step", lambda e: e["step"] == 2, lambda: engine.kill("home2"))
+    engine.at(
+        "member", lambda e: e["kind"] == "left", lambda: engine.after(1.0, lambda: engine.rejoin("home2"))
+    )
+    with torch.device("meta"):
+        events = run(engine)
+    assert losses(events, 4) == [None] * 4
+    assert of(events, "recovery")
