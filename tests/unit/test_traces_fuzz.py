@@ -87,3 +87,24 @@ def test_forced_formats_on_foreign_files(seed, tmp_path):
         options = {"map": ("time=1", "download=2:Mbps")} if chosen.name == "map" else {}
         with contextlib.suppress(InputError):  # anything else is a bug
             read_traces(file, format=chosen.name, **options)
+
+
+def test_mutated_parquet(tmp_path):
+    import pyarrow as pa
+    from mutate_traces import cut_out, flip_bytes, garbage, nul_bytes, truncate
+    from pyarrow import parquet
+
+    table = pa.table(
+        {"avg_d_kbps": range(1000, 1300), "avg_u_kbps": range(100, 400), "avg_lat_ms": [10] * 300}
+    )
+    parquet.write_table(table, tmp_path / "good.parquet")
+    data, file, read = (tmp_path / "good.parquet").read_bytes(), tmp_path / "tiles.parquet", 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        file.write_bytes(rng.choice((cut_out, flip_bytes, garbage, nul_bytes, truncate))(data, rng))
+        report = Report()
+        with contextlib.suppress(InputError):
+            for trace in read_traces(file, report=report).values():
+                check_link(trace, report)
+            read += 1
+    assert read < 100

@@ -111,8 +111,8 @@ def read_parquet(source: Source, options: Options, records: LinkRecords | None =
                 records.add(int(wanted) + 1, f"tile-{int(wanted) + 1:05d}", 0.0, *values)
                 wanted += step
             row += len(batch)
-    except (pa.ArrowException, OSError) as error:
-        raise report.error(f"is a damaged Parquet file ({str(error).splitlines()[0][:100]})") from None
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        raise report.error(f"can't be read as Parquet ({str(error)[:100]})") from None
     if total > options.most:
         report.note(f"a population of {total}: {options.most} of them read, evenly spread")
     report.drop("quadkey", "tile")
