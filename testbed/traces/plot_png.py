@@ -127,7 +127,7 @@ def _rate_scale(axes, traces, field) -> None:
     values, _ = plot_data.distribution(traces, field)
     if values[-1] / values[max(0, len(values) // 100)] > 30:
         axes.set_yscale("log")
-        _log_ticks(axes.yaxis, values[0], values[-1])
+        _log_ticks(axes.yaxis, *axes.get_ylim())
     else:
         axes.set_ylim(bottom=0)
 
