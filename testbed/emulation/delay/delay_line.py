@@ -16,7 +16,7 @@ from testbed.emulation.delay.packets import Layout, parse
 
 READ_BATCH = 64
 VERDICT_BATCH = 32  # each verdict sends a packet on within the call, some 5 us: more would make others late
-EARLY_NS = 40_000  # release what is due this soon along with what is due now: half the wake-ups
+EARLY_NS = 50_000  # release what is due this soon along with what is due now: half the wake-ups
 REST_NS = 200_000  # on a busy line read no more often than this; arrival times come from the kernel
 _HEAD = -1  # in place of a packet id: the heap entry stands for the head of a lane's queue
 _MIX = 8  # bits of queue number beside a packet's id, which counts up in each queue
