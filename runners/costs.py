@@ -8,7 +8,7 @@ d_model, f = d_ff, V = vocabulary, forward FLOPs of a block are those of its mat
 as torch.utils.flop_counter counts them (a product of m×k by k×n is 2 m k n; the causal half of the
 attention scores is counted though a fused kernel skips it; norms, GELU and softmax are not counted). The
 backward pass of a matrix product is two of the same size, so it takes twice the forward FLOPs (Narayanan
-et al. 2021, appendix).
+et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", appendix).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from testbed.cluster import ModelSpec
 FLOAT = 4  # bytes
 INDEX = 8  # bytes of an int64 token
 BACKWARD = 2  # backward FLOPs / forward FLOPs
-WEIGHT_BYTES = FLOAT
 GRADIENT_BYTES = FLOAT
 STATE_BYTES = 3 * FLOAT  # weight and AdamW's two moments: what a checkpoint holds, per parameter
-# p -= lr wd p; m += (1-β1)(g-m); v = β2 v + (1-β2) g g; d = √v / √bias + ε; p -= lr' m / d
-ADAMW_FLOPS = 14  # per parameter
+# An update does some 14 operations a parameter, but its time is that of memory: w, m, v read and written, g
+# read. It is priced at what a device could compute meanwhile (the roofline of Williams et al. 2009).
+ADAMW_TRAFFIC_BYTES = 7 * FLOAT  # per parameter
+FLOPS_PER_BYTE = 4  # a small computer's balance: say 60 GFLOP/s sustained beside 15 GB/s of memory
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class LayerCost:
 
     @property
     def update_flops(self) -> float:
-        """One AdamW step, elementwise operations."""
-        return ADAMW_FLOPS * self.parameters
+        """One AdamW step: the FLOPs that take as long as its memory traffic."""
+        return ADAMW_TRAFFIC_BYTES * FLOPS_PER_BYTE * self.parameters
 
 
 def layer_costs(spec: ModelSpec) -> tuple[LayerCost, ...]:

@@ -1,6 +1,6 @@
 """Pipeline schedules as instruction lists, which the worker executes and the planner times.
 
-GPipe: all forwards, all backwards, flush (Huang et al. 2019, section 2.3). 1F1B with flush:
+GPipe: all forwards, all backwards, flush (Huang et al. 2019, section 2). 1F1B with flush:
 PipeDream-Flush (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.2),
 the default schedule of Megatron-LM: stage p of P starts with P-p-1 forwards, then alternates. Both update
 once a step, after the flush, so they compute the same as one device; with even stages and free links both

@@ -65,7 +65,8 @@ class Worker:
             kind = meta["kind"]
             if kind == p.HALT:
                 await self._stop_epoch()
-                await self.node.compute(self.memory.shelve, flops=0, label="copy")
+                if self.memory.stage is not None:
+                    await self.node.compute(self.memory.shelve, flops=0, label="copy")
                 self._report(p.HELD, epoch=meta["epoch"], **self._holdings())
             elif kind == p.START:
                 await self._begin(p.Epoch.from_meta(meta))
