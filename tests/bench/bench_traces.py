@@ -34,7 +34,8 @@ def write_own(path: Path, rows: int, interleaved: bool) -> None:
             for b, (down, up, rtt, jitter, loss) in enumerate(values):
                 step, home = (a, b) if interleaved else (b, a)
                 lines.append(
-                    f"{step * 60},home-{home},{down * 1e8 + 1e5:.0f},{up * 1e7 + 1e5:.0f},{rtt / 10 + 0.001:.5f},"
+                    f"{step * 60},home-{home},{down * 1e8 + 1e5:.0f},{up * 1e7 + 1e5:.0f},"
+                    f"{rtt / 10 + 0.001:.5f},"
                     f"{jitter / 100:.5f},{loss / 100:.6f}\n"
                 )
             out.write("".join(lines))
@@ -53,8 +54,9 @@ def write_fcc(path: Path, rows: int) -> None:
             rates = (random.random(tests * 6) * 1e7 + 1e5).astype(int).tolist()
             out.write(
                 "".join(
-                    f"{unit + 100},2023-03-{k // 6 // 24 % 28 + 1:02d} {k // 6 % 24:02d}:{k // 6 // 672 % 60:02d}:00,"
-                    f"sp1.example.net,192.0.2.1,5000000,{rate * 5},{rate},{rate},500000,1000,{k % 6},8,1,0,1\n"
+                    f"{unit + 100},2023-03-{k // 6 // 24 % 28 + 1:02d} "
+                    f"{k // 6 % 24:02d}:{k // 6 // 672 % 60:02d}:00,sp1.example.net,192.0.2.1,5000000,"
+                    f"{rate * 5},{rate},{rate},500000,1000,{k % 6},8,1,0,1\n"
                     for k, rate in enumerate(rates)
                 )
             )
@@ -75,7 +77,8 @@ def write_speedtest_cli(path: Path, rows: int) -> None:
                 "".join(
                     "Cannot retrieve speedtest configuration\n"
                     if i % 1000 == 999
-                    else f"4068,Bytemark,York,{stamp}.020515,68.5,{a * 50 + 5:.3f},{b * 1e8 + 1e5},{c * 1e7 + 1e5}\n"
+                    else f"4068,Bytemark,York,{stamp}.020515,68.5,{a * 50 + 5:.3f},{b * 1e8 + 1e5},"
+                    f"{c * 1e7 + 1e5}\n"
                     for i, (stamp, (a, b, c)) in enumerate(zip(stamps, values))
                 )
             )
