@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,6 +32,48 @@ def test_homes_are_measured_together_while_they_leave_room_on_the_servers_link()
 def test_no_more_is_sent_at_once_than_the_machine_carries():
     rates = dict.fromkeys("abcd", probes.MACHINE_BPS / 2)
     assert list(path(server=LinkState(1e12, 1e12, 0)).groups(rates)) == [["a", "b"], ["c", "d"]]
+
+
+def test_a_lighter_load_makes_smaller_groups():
+    rates = dict.fromkeys("abcd", 20e6)
+    assert len(list(path().groups(rates))) == 1
+    assert list(path().groups(rates, load=0.2)) == [["a", "b"], ["c", "d"]]
+
+
+def measured(monkeypatch, fraction):
+    """Run probe_links on links that reach `fraction(home, group)` of the expected; (groups, fractions found)."""
+    groups = []
+
+    def fake(hosts, expected, rates, direction, seconds, tdf):
+        if direction == "down":
+            groups.append(list(rates))
+        return {h: probes.ProbeResult(h, f"rate_{direction}", bps, bps * fraction(h, rates), 1.0)
+                for h, bps in rates.items()}
+
+    monkeypatch.setattr(probes, "_probe_rates", fake)
+    monkeypatch.setattr(probes, "_probe_rtts", lambda *_: [])
+    network = SimpleNamespace(hosts={}, topology=topology())
+    states = {h: LinkState(down_bps=50e6, up_bps=1e6, rtt_s=0.01) for h in "abcd"}
+    results = probes.probe_links(network, states, server=SERVER)
+    return groups, {r.home: r.measured / r.set for r in results if r.quantity == "rate_down"}
+
+
+def test_homes_that_were_slow_in_company_are_measured_again_with_less(monkeypatch):
+    groups, found = measured(monkeypatch, lambda home, group: 1.0 if len(group) < 4 or home == "a" else 0.7)
+    assert groups == [["a", "b", "c", "d"], ["b"], ["c"], ["d"]]
+    assert set(found.values()) == {1.0}
+
+
+def test_a_link_that_is_slow_even_alone_keeps_its_number(monkeypatch):
+    groups, found = measured(monkeypatch, lambda home, group: 0.9 if home == "c" else 1.0)
+    assert groups == [["a", "b", "c", "d"], ["c"]]
+    assert found["c"] == pytest.approx(0.9)
+
+
+def test_a_dead_link_is_not_tried_again(monkeypatch):
+    groups, found = measured(monkeypatch, lambda home, group: 0.0 if home == "c" else 1.0)
+    assert groups == [["a", "b", "c", "d"]]
+    assert found["c"] == 0.0
 
 
 def test_homes_behind_a_shared_link_leave_room_on_it():
