@@ -51,15 +51,23 @@ class Kernel:
         os.close(fd)
         self.verdicts: list[tuple[int, int, int, float]] = []  # queue, verdict, packet id, when
 
-    def run(self, seconds: float, *told: bytes) -> list[int]:
-        """Tell of packets, let time pass; the ids of those accepted meanwhile."""
+    def tell(self, *told: bytes) -> None:
         for one in told:
             self.sock.send(one)
-        before, end = len(self.verdicts), time.monotonic_ns() + int(seconds * NS)
-        while time.monotonic_ns() < end:
-            self.line.turn(end)
+        self.line._receive()
+
+    def first_due(self) -> int:
+        """When the next packet is to be released [ns, monotonic]."""
+        return self.line._heap[0][0]
+
+    def run(self, count: int) -> list[int]:
+        """Let time pass until so many verdicts are there; the ids of the packets accepted."""
+        give_up = time.monotonic() + 10
+        while len(self.verdicts) < count and time.monotonic() < give_up:
+            self.line.turn(time.monotonic_ns() + 10_000_000)
             self._collect()
-        return [v[2] for v in self.verdicts[before:] if v[1] == netfilter.ACCEPT]
+        assert len(self.verdicts) == count
+        return [v[2] for v in self.verdicts if v[1] == netfilter.ACCEPT]
 
     def _collect(self) -> None:
         while True:
@@ -94,8 +102,9 @@ def kernel():
 def test_a_packet_waits_its_time_and_is_accepted_in_its_queue(kernel):
     k = kernel(a=PathDelay(0.03))
     began = time.monotonic()
-    assert k.run(0.0, message(41)) == []
-    assert k.run(0.1) == [41]
+    k.tell(message(41))
+    assert (k.line.packets, k.line.released, k.line.queued) == (1, 0, 1)
+    assert k.run(1) == [41]
     queue, _, _, at = k.verdicts[0]
     assert queue == 3
     assert at - began >= 0.03 - EARLY_NS * 1e-9
@@ -106,47 +115,63 @@ def test_a_packet_waits_its_time_and_is_accepted_in_its_queue(kernel):
 def test_time_that_a_packet_waited_to_be_read_counts(kernel):
     k = kernel(a=PathDelay(0.05))
     k.line._drained -= NS
-    k.run(0.02, message(1, age_ns=40_000_000))
-    assert [v[2] for v in k.verdicts] == [1]
+    told, sent = message(1, age_ns=40_000_000), time.monotonic_ns()
+    k.tell(told)
+    assert k.first_due() <= sent + 10_000_000 + 1_000
 
 
 def test_a_time_before_the_last_look_at_an_empty_queue_is_not_believed(kernel):
     """As if the kernel had stamped the packet before it waited in a bottleneck's buffer."""
     k = kernel(a=PathDelay(0.05))
-    k.run(0.01, message(1))
-    assert k.run(0.025, message(2, age_ns=45_000_000)) == []
-    assert k.run(0.1) == [1, 2]
+    k.tell(message(1, mac=99))  # the read that finds no more
+    empty = k.line._drained
+    k.run(1)
+    k.tell(message(2, age_ns=45_000_000))
+    assert k.first_due() >= empty + 50_000_000
+
+
+def test_a_time_in_the_future_is_not_believed(kernel):
+    k = kernel(a=PathDelay(0.05))
+    k.tell(message(1, age_ns=-3 * NS))
+    assert k.first_due() <= time.monotonic_ns() + 50_000_000
 
 
 @pytest.mark.parametrize("odd", [{"stamped": False}, {"mark": True}])
 def test_messages_of_several_shapes_are_understood(kernel, odd):
-    k = kernel(a=PathDelay(0.02), b=PathDelay(0.01))
-    assert k.run(0.005, message(1), message(2, mac=2, **odd), message(3, **odd), message(4)) == []
-    assert k.run(0.1) == [2, 1, 3, 4]
+    k = kernel(a=PathDelay(0.3), b=PathDelay(0.1))
+    k.tell(message(1), message(2, mac=2, **odd), message(3, **odd), message(4))
+    assert k.run(4) == [2, 1, 3, 4]
 
 
 def test_without_times_the_moment_of_reading_counts(kernel):
-    k = kernel(a=PathDelay(0.02))
-    assert k.run(0.015, message(1, stamped=False), message(2, stamped=False)) == []
-    assert k.run(0.05) == [1, 2]
+    k = kernel(a=PathDelay(0.05))
+    before = time.monotonic_ns()
+    k.tell(message(1, stamped=False), message(2, stamped=False))
+    assert before + 50_000_000 <= k.first_due() <= time.monotonic_ns() + 50_000_000
+    assert k.run(2) == [1, 2]
 
 
 def test_a_lost_packet_is_dropped_at_once(kernel):
-    k = kernel(a=PathDelay(0.05, up_loss=1.0))
-    assert k.run(0.01, message(7)) == []
+    k = kernel(a=PathDelay(100, up_loss=1.0))
+    k.tell(message(7))
+    assert k.run(1) == []
     assert [(v[1], v[2]) for v in k.verdicts] == [(netfilter.DROP, 7)]
     assert (k.line.lost, k.line.queued) == (1, 0)
 
 
 def test_unknown_senders_and_ports_pass_undelayed(kernel):
-    k = kernel(a=PathDelay(0.05, 0.05))
-    assert k.run(0.02, message(1, mac=99), message(2, mac=99, out=77)) == [1, 2]
+    k = kernel(a=PathDelay(100, 100))
+    k.tell(message(1, mac=99), message(2, mac=99, out=77))
+    assert k.run(2) == [1, 2]
 
 
 def test_more_packets_than_a_batch_keep_order_in_their_queues(kernel):
     k = kernel(a=PathDelay(0.02), b=PathDelay(0.02))
-    ids = k.run(0.2, *[message(i, mac=1 + i % 2, queue=i % 2) for i in range(200)])
-    assert sorted(ids) == list(range(200))
+    k.sock.setblocking(True)
+    for start in range(0, 200, 8):
+        k.tell(*[message(i, mac=1 + i % 2, queue=i % 2) for i in range(start, start + 8)])
+    k.sock.setblocking(False)
+    assert sorted(k.run(200)) == list(range(200))
     for queue in (0, 1):
         mine = [packet_id for q, _, packet_id, _ in k.verdicts if q == queue]
         assert mine == sorted(mine)

@@ -41,7 +41,7 @@ def test_a_lighter_load_makes_smaller_groups():
 
 
 def measured(monkeypatch, fraction):
-    """Run probe_links on links that reach `fraction(home, group)` of the expected; (groups, fractions found)."""
+    """Run probe_links on links that reach fraction(home, group) of the expected: groups, fractions found."""
     groups = []
 
     def fake(hosts, expected, rates, direction, seconds, tdf):
