@@ -29,8 +29,10 @@ class LoadedExperiment:
         """'file.yaml line 7, links.trace' for error messages."""
         return _where(self.path, keys, self.lines)
 
-    def file(self, text: str, *keys: str | int) -> Path:
+    def file(self, text: str, *keys: str | int, folders: bool = False) -> Path:
         """The file that `text` at `keys` names: from the working directory, the experiment's folder or the project.
+
+        folders: a folder will do, too.
 
         Raises:
             InputError: no such file; the nearest existing name is suggested.
@@ -39,7 +41,7 @@ class LoadedExperiment:
         bases = [Path.cwd(), self.path.parent, ROOT]
         candidates = [given] if given.is_absolute() else [base / given for base in bases]
         for candidate in candidates:
-            if candidate.is_file():
+            if candidate.is_file() or (folders and candidate.is_dir()):
                 return candidate.resolve()
         siblings = [p.name for c in candidates if c.parent.is_dir() for p in c.parent.iterdir()]
         near = nearest(given.name, siblings)

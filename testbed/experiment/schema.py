@@ -71,6 +71,9 @@ class LinksSection(Section):
 
     trace: str | None = Field(None, description="a link trace; any format that `testbed traces inspect` reads")
     format: str | None = Field(None, description="force the trace's format instead of detecting it")
+    read: dict[str, float | str | list[str]] = Field(
+        default_factory=dict, description="what the file does not say, as the options of `testbed traces`: map, zone, "
+        "dates, every_s, rule …")
     download: Rate | None = Field(None, description="constant TCP goodput, without a trace")
     upload: Rate | None = None
     rtt: Duration | None = Field(None, description="constant round trip home - server")
@@ -104,6 +107,9 @@ class AvailabilitySection(Section):
 
     trace: str | None = Field(None, description="an availability trace (device, start, end)")
     format: str | None = Field(None, description="force the trace's format instead of detecting it")
+    read: dict[str, float | str | list[str]] = Field(
+        default_factory=dict, description="what the file does not say, as the options of `testbed traces`: map, zone, "
+        "dates, every_s, rule …")
     assign: Assign = Field("by-name", description="which series each device gets; by-name: those not in the file "
                            "are always available")
     mapping: dict[str, str] = Field(default_factory=dict, description="device: name in the trace, for by-name")

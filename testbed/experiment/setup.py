@@ -6,6 +6,7 @@ All input is read and checked here, before anything starts.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 
 from testbed.cluster import (
     Cluster,
@@ -22,9 +23,9 @@ from testbed.cluster.devices import DeviceProfile, load_profiles
 from testbed.cluster.model import SERVER
 from testbed.cluster.topology_file import load_topology
 from testbed.emulation.link_model import access_link
-from testbed.errors import InputError, unknown
+from testbed.errors import InputError, nearest, unknown
 from testbed.experiment.loading import LoadedExperiment
-from testbed.experiment.schema import NeighbourhoodSection, TopologySection
+from testbed.experiment.schema import NeighbourhoodSection, TopologySection, TrainingSection
 from testbed.measurement.thresholds import Thresholds
 from testbed.runtime import Plan, Runner
 from testbed.runtime.registry import load_runner
@@ -73,14 +74,7 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
     experiment = loaded.experiment
     training = experiment.training
     runner = load_runner(training.runner, where=loaded.where("training", "runner"))
-    check_options = getattr(runner, "check_options", None)
-    if check_options is not None:
-        try:
-            check_options(training.options)
-        except InputError as error:
-            key = error.where.removeprefix("training.").removeprefix("options.")
-            raise InputError(loaded.where("training", key), str(error.message).removeprefix(f"{error.where}: "),
-                             hint=error.hint) from None
+    _check_options(loaded, runner)
     Thresholds.from_mapping(experiment.fidelity, loaded.where("fidelity"))
     network = network_setup(loaded, warnings)
     churn, absent, fractions = _churn(loaded, network.topology.homes, warnings)
@@ -102,6 +96,24 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
                          hint="choose another availability.start or trace")
     plan = runner.plan(present, model, spec)
     return RunSetup(loaded, network, cluster, runner, plan, churn, frozenset(absent), warnings)
+
+
+def _check_options(loaded: LoadedExperiment, runner: Runner) -> None:
+    """The keys of `training` that the schema does not know are the runner's: let it check them."""
+    check = getattr(runner, "check_options", None)
+    options = loaded.experiment.training.options
+    if check is None:
+        return
+    try:
+        check(options)
+    except InputError as error:
+        key = error.where.removeprefix("training.").removeprefix("options.")
+        hint = error.hint
+        near = nearest(key, TrainingSection.model_fields)
+        if near and SequenceMatcher(None, key, near).ratio() > 0.8:  # a slip in one of the schema's own keys
+            hint = f"did you mean {near!r}?"
+        raise InputError(loaded.where("training", key), error.message.removeprefix(f"{error.where}: "),
+                         hint=hint) from None
 
 
 def _topology(loaded: LoadedExperiment) -> Topology:
@@ -164,9 +176,9 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
     if section.trace is None:
         state = LinkState(section.download, section.upload, section.rtt, section.jitter or 0.0, section.loss or 0.0)
         return {h: [(0.0, state)] for h in homes}, {h: "constant" for h in homes}
-    path = loaded.file(section.trace, "links", "trace")
+    path = loaded.file(section.trace, "links", "trace", folders=True)
     report = Report()
-    population = read_links(path, format=section.format, report=report)
+    population = _read(loaded, "links", lambda: read_links(path, format=section.format, report=report, **_options(section)))
     where = loaded.where("links", "assign")
     named = assign(homes, list(population), section.assign, seed=e.seed, mapping=section.mapping, where=where)
     repaired = sum(r.count for r in report.repairs.values())
@@ -192,6 +204,21 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
         sources[home] = f"{path.name}: {named[home]}" + (f" from {offsets[home]:.0f} s" if offsets[home] else "")
     _warn_short_rtt(changes, topology, warnings)
     return changes, sources
+
+
+def _options(section) -> dict:
+    """`read:` as the trace readers take it: lists as tuples."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in section.read.items()}
+
+
+def _read(loaded: LoadedExperiment, section: str, read):
+    try:
+        return read()
+    except InputError as error:
+        if error.where.startswith("options"):
+            raise InputError(loaded.where(section, "read"), error.message.removeprefix(f"{error.where}: "),
+                             hint=error.hint) from None
+        raise
 
 
 def _offsets(loaded: LoadedExperiment, named: dict[str, str], population) -> dict[str, float]:
@@ -242,8 +269,9 @@ def _churn(loaded: LoadedExperiment, homes: tuple[str, ...], warnings: list[str]
     fractions = dict.fromkeys(homes, 1.0)
     if section.trace is None:
         return events, absent, fractions
-    path = loaded.file(section.trace, "availability", "trace")
-    population = read_availability(path, format=section.format)
+    path = loaded.file(section.trace, "availability", "trace", folders=True)
+    population = _read(loaded, "availability",
+                       lambda: read_availability(path, format=section.format, **_options(section)))
     where = loaded.where("availability", "assign")
     names = homes
     if section.assign == "by-name":

@@ -214,9 +214,9 @@ def test_log_of_a_real_household(tmp_path):
 def test_device_without_memory_for_its_stage_is_named(tmp_path):
     """The kernel's limit, not only the planner's estimate: a worker that needs more is killed and named."""
     done = testbed("run", "smoke", "--out", str(tmp_path),
-                   *sets(*SMALL, "devices.define.tiny={speed: 11 GFLOP/s, memory: 17 MB}", "devices.mapping={h2: tiny}"))
+                   *sets(*SMALL, "devices.define.tiny={speed: 11 GFLOP/s, memory: 8 MB}", "devices.mapping={h2: tiny}"))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "h2 needed more than its 17 MB of memory" in done.stderr
+    assert "h2 needed more than its 8 MB of memory" in done.stderr
     assert json.loads((run_dir(tmp_path) / "manifest.json").read_text())["status"] == "failed"
 
 

@@ -46,10 +46,10 @@ def test_stock_mininet_builds_the_shipped_topologies(file, topo, pairs):
     """In namespaces of its own: Mininet cleans up by patterns, and after an error kills what matches."""
     if not shutil.which("mn"):
         pytest.skip("Mininet's mn isn't installed")
-    mn = (f"mn --custom {TOPOLOGIES / file} --topo {topo} "
+    mn = (f"mn --custom /mnt/{file} --topo {topo} "
           "--switch lxbr --controller none --link tc --test pingall")
     done = subprocess.run(
         ["unshare", "--net", "--pid", "--mount", "--fork", "--mount-proc", "sh", "-c",
-         f"mount -t tmpfs tmpfs /tmp && mount -o bind,ro /proc/sys /proc/sys && ip link set lo up && {mn}"],
+         f"mount --bind {TOPOLOGIES} /mnt && mount -t tmpfs tmpfs /tmp && mount -o bind,ro /proc/sys /proc/sys && ip link set lo up && {mn}"],
         capture_output=True, text=True, timeout=120, check=False)
     assert f"0% dropped ({pairs}/{pairs} received)" in done.stdout + done.stderr
