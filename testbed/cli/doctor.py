@@ -30,7 +30,8 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     fine, reasons = can_run(caps)
     backend = choose_delay_backend(caps, "auto") if fine else None
     if as_json:
-        click.echo(json.dumps({"can_run": fine, "reasons": reasons, "delay_backend": backend, **asdict(caps)}, indent=2))
+        found = {"can_run": fine, "reasons": reasons, "delay_backend": backend, **asdict(caps)}
+        click.echo(json.dumps(found, indent=2))
         ctx.exit(0 if fine else 1)
     console = Console(highlight=False)
     if not console.is_terminal:

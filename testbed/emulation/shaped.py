@@ -57,9 +57,8 @@ class ShapedNetwork:
     def __enter__(self) -> ShapedNetwork:
         with ExitStack() as stack:
             links = access_links(self._current, self.topology.server_link, self.topology.shared_links, self.tdf)
-            self.network = EmulatedNetwork(
-                self.state, dilated(self.topology, self.tdf), {home: a.link for home, a in links.items()}, self._settings
-            )
+            rates = {home: a.link for home, a in links.items()}
+            self.network = EmulatedNetwork(self.state, dilated(self.topology, self.tdf), rates, self._settings)
             stack.enter_context(self.network)
             self.backend = make_backend(self.backend_name, self._log_dir)
             stack.callback(self.backend.stop)

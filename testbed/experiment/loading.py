@@ -45,10 +45,9 @@ class LoadedExperiment:
                 return candidate.resolve()
         siblings = [p.name for c in candidates if c.parent.is_dir() for p in c.parent.iterdir()]
         near = nearest(given.name, siblings)
-        raise InputError(
-            self.where(*keys), f"no such file: {text}",
-            hint=f"did you mean {given.parent / near}?" if near else f"looked in {', '.join(map(str, dict.fromkeys(bases)))}",
-        )
+        looked = ", ".join(map(str, dict.fromkeys(bases)))
+        raise InputError(self.where(*keys), f"no such file: {text}",
+                         hint=f"did you mean {given.parent / near}?" if near else f"looked in {looked}")
 
 
 def load_experiment(name: str | Path, overrides: tuple[str, ...] = (), *, seed: int | None = None) -> LoadedExperiment:
@@ -145,7 +144,8 @@ def _override(data: dict[str, Any], item: str, lines: dict[tuple, int]) -> None:
     for i, part in enumerate(parts[:-1]):
         if isinstance(target, list):
             if not isinstance(part, int) or part >= len(target):
-                raise InputError(f"--set {item}", f"{'.'.join(map(str, parts[:i]))} has {len(target)} items; found {part!r}")
+                at = ".".join(map(str, parts[:i]))
+                raise InputError(f"--set {item}", f"{at} has {len(target)} items; found {part!r}")
             target = target[part]
         else:
             if target.get(part) is None:
@@ -224,7 +224,8 @@ def _message(item: dict, keys: tuple) -> tuple[str, str | None]:
         return str(item["ctx"]["error"]), None
     message = item["msg"][0].lower() + item["msg"][1:]
     if kind == "literal_error":
-        near = nearest(str(value), [c.strip().strip("'") for c in item["ctx"]["expected"].replace(" or ", ",").split(",")])
+        choices = item["ctx"]["expected"].replace(" or ", ",").split(",")
+        near = nearest(str(value), [c.strip().strip("'") for c in choices])
         return f"found {shown}; expected {item['ctx']['expected']}", f"did you mean {near!r}?" if near else None
     return f"found {shown}; expected: {message.removeprefix('input ')}", None
 

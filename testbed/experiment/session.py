@@ -95,7 +95,7 @@ def live_networks() -> list[LiveNetwork]:
 
 
 def find_live(name: str) -> LiveNetwork | None:
-    """The live network meant by a run id, a run folder, or an experiment (file or ready-made name); None: there is none.
+    """The live network meant by a run id, a run folder, or an experiment (file or ready-made name), if there is one.
 
     Raises:
         InputError: several live networks answer to that name.

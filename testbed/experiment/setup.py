@@ -178,7 +178,8 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
         return {h: [(0.0, state)] for h in homes}, {h: "constant" for h in homes}
     path = loaded.file(section.trace, "links", "trace", folders=True)
     report = Report()
-    population = _read(loaded, "links", lambda: read_links(path, format=section.format, report=report, **_options(section)))
+    population = _read(loaded, "links",
+                       lambda: read_links(path, format=section.format, report=report, **_options(section)))
     where = loaded.where("links", "assign")
     named = assign(homes, list(population), section.assign, seed=e.seed, mapping=section.mapping, where=where)
     repaired = sum(r.count for r in report.repairs.values())

@@ -61,7 +61,8 @@ TEXT_FIELDS = frozenset(
         "role",
     ]
 )
-NESTED_FIELDS = frozenset({"devices", "sent", "received", "dropped"})  # a number in one event, a list of names in another
+# Numbers in one event, lists of names or tables by peer in another
+NESTED_FIELDS = frozenset({"devices", "sent", "received", "dropped"})
 _KNOWN = frozenset(COMMON).union(*FIELDS.values())
 _JSON_COLUMNS = b"testbed.json_columns"
 

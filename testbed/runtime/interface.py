@@ -129,7 +129,7 @@ class Plan:
 
 
 class Runner(Protocol):
-    """A training strategy. Engines get it by its entry point (group `testbed.runners`) and call it without arguments."""
+    """A training strategy. Engines get it by its entry point (group `testbed.runners`), called without arguments."""
 
     correctness: str  # 'E0' … 'E3', see docs/runners.md
 

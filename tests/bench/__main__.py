@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: `make bench`, or `python -m tests.bench network delay`. JSON, one object a line."""
+"""All benchmarks, one after the other: `make bench`, or `python -m tests.bench network delay`. JSON, one a line."""
 
 from __future__ import annotations
 
