@@ -17,6 +17,9 @@ from testbed.cluster import Cluster, ModelSpec, TrainingSpec
 from testbed.errors import InputError, unknown
 from testbed.units import size
 
+PROMISING = (
+    8  # numbers of stages for which the cut of least latency is looked for too: it takes a search each
+)
 MOST_REPAIRS = 64  # ways to put spares in the places of lost devices that are looked at
 
 
@@ -72,6 +75,7 @@ class Planner:
         self.model, self.training, self.options = model, training, options
         self.layers = layer_costs(model)
         self.samples = max(micro_batch_sizes(training.batch, training.micro_batches))
+        self._memory: dict[tuple[int, int, int], int] = {}
         self.wire = 2 if options.wire == "bf16" else FLOAT
 
     def output_bytes(self, layer: int) -> int:
@@ -85,10 +89,15 @@ class Planner:
         (with recomputation only their inputs, and the activations of one); the working space of the
         largest layer; one message from each neighbour that arrived early.
         """
+        held = in_flight_bound(self.options.schedule, from_end, self.training.micro_batches)
+        if (first, end, held) not in self._memory:
+            self._memory[first, end, held] = self._memory_bytes(first, end, held)
+        return self._memory[first, end, held]
+
+    def _memory_bytes(self, first: int, end: int, held: int) -> int:
         span = self.layers[first:end]
         parameters = sum(c.parameters for c in span)
         fixed = parameters * (GRADIENT_BYTES + STATE_BYTES * (1 + self.options.kept_versions))
-        held = in_flight_bound(self.options.schedule, from_end, self.training.micro_batches)
         entering = self.layers[first - 1].output_bytes if first else self.layers[0].activation_bytes
         leaving = span[-1].output_bytes
         passing = sum(c.activation_bytes for c in span) + leaving
@@ -116,7 +125,7 @@ class Planner:
         plans = self._quickest(search, workers, counts)
         if not plans:
             raise self._too_small(search, workers, search.deepest if wanted == "auto" else wanted)
-        return min(plans, key=_step_time)
+        return plans[0]
 
     def candidates(self, cluster: Cluster, current: Sequence[tuple[str, int, int]] = ()) -> list[Assignment]:
         """Plans for those who are there: the quickest for each number of stages, and repairs.
@@ -164,14 +173,14 @@ class Planner:
         ]
 
     def _quickest(self, search: Search, workers: list[Worker], counts: list[int]) -> list[Assignment]:
-        """For each number of stages that fits, the better of the two partitions that the search offers."""
-        plans = []
-        for count in counts:
-            if count in search.best:
-                both = (search.best[count], search.quickest(count))
-                made = [self._assign([workers[i] for i in p.workers], self._spans(p)) for p in both]
-                plans.append(min(made, key=_step_time))
-        return plans
+        """Plans for each number of stages that fits, the quickest first."""
+
+        def assign(partition: Partition) -> Assignment:
+            return self._assign([workers[i] for i in partition.workers], self._spans(partition))
+
+        plans = sorted((assign(search.best[k]) for k in counts if k in search.best), key=_step_time)
+        again = [assign(search.quickest(len(plan.stages))) for plan in plans[:PROMISING]]
+        return sorted(plans + again, key=_step_time)
 
     def _search(self, cluster: Cluster) -> tuple[Search, list[Worker]]:
         workers = [Worker(d.name, d.flops, d.memory_bytes, path(cluster, d)) for d in cluster.devices]
