@@ -81,9 +81,7 @@ def layer_costs(spec: ModelSpec) -> tuple[LayerCost, ...]:
         activation_bytes=FLOAT * s * (2 * d + 2 + v) + INDEX * s,
         output_bytes=0, working_bytes=FLOAT * s * 2 * v,
     )  # fmt: skip
-    blocks = [
-        LayerCost(**{**block.__dict__, "name": layer_name(spec, i)}) for i in range(1, layer_count(spec) - 1)
-    ]
+    blocks = [LayerCost(**{**block.__dict__, "name": layer_name(spec, i)}) for i in range(1, layer_count(spec) - 1)]
     return (embedding, *blocks, head)
 
 

@@ -1,4 +1,4 @@
-"""Training state by layer: as flat tensors, in versions, and who holds which.
+"""Training state by layer: in versions, and who holds which.
 
 A state is named by (version, epoch): version = optimizer updates applied since the seed; epoch = the spell
 of undisturbed training in which it was made. Two states of one version from different spells are equal up
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from runners.planning.paths import path
 from testbed.cluster import Cluster
@@ -27,39 +26,6 @@ class StateId(NamedTuple):
 SEED_STATE = StateId(0, 0)
 Holdings = Mapping[StateId, set[int]]  # state -> layers held
 HERE, SEED = "here", "seed"  # sources of a layer, beside the names of nodes; no device has these names
-
-
-def pack(layer: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """A layer's state as one flat float32 tensor, a copy: weight, m, v of each parameter in turn."""
-    parts = []
-    for parameter in layer.parameters():
-        slots = optimizer.state[parameter]
-        parts += [parameter.detach().flatten(), slots["exp_avg"].flatten(), slots["exp_avg_sq"].flatten()]
-    return torch.cat(parts)
-
-
-def unpack(flat: torch.Tensor, layer: nn.Module, optimizer: torch.optim.Optimizer, version: int) -> None:
-    """Set a layer's weights and moments from `pack`'s tensor; `version` is AdamW's step count."""
-    at = 0
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            size = parameter.numel()
-            fresh_slots(parameter, optimizer, version)
-            slots = optimizer.state[parameter]
-            for target in (parameter, slots["exp_avg"], slots["exp_avg_sq"]):
-                target.copy_(flat[at : at + size].view_as(target))
-                at += size
-    if at != flat.numel():
-        raise ValueError(f"state of {flat.numel()} floats for a layer of {at}")
-
-
-def fresh_slots(parameter: nn.Parameter, optimizer: torch.optim.Optimizer, version: int) -> None:
-    """AdamW's slots of one parameter at zero; made at once, so that memory is as planned from the start."""
-    optimizer.state[parameter] = {
-        "step": torch.tensor(float(version), device="cpu"),
-        "exp_avg": torch.zeros_like(parameter),
-        "exp_avg_sq": torch.zeros_like(parameter),
-    }
 
 
 class VersionStore:
@@ -85,9 +51,7 @@ class VersionStore:
         if layers is not None:
             layers = set(layers)
             self._states = {
-                s: kept
-                for s, held in self._states.items()
-                if (kept := {i: t for i, t in held.items() if i in layers})
+                s: kept for s, held in self._states.items() if (kept := {i: t for i, t in held.items() if i in layers})
             }
 
     def holdings(self) -> dict[StateId, set[int]]:
@@ -142,14 +106,10 @@ def transfers(
 
 def moved_bytes(sources: Mapping[str, Mapping[int, str]], layer_bytes: Mapping[int, int]) -> int:
     """Bytes that cross links when those transfers are made."""
-    return sum(
-        layer_bytes[i] for got in sources.values() for i, source in got.items() if source not in (HERE, SEED)
-    )
+    return sum(layer_bytes[i] for got in sources.values() for i, source in got.items() if source not in (HERE, SEED))
 
 
-def transfer_time(
-    sources: Mapping[str, Mapping[int, str]], layer_bytes: Mapping[int, int], cluster: Cluster
-) -> float:
+def transfer_time(sources: Mapping[str, Mapping[int, str]], layer_bytes: Mapping[int, int], cluster: Cluster) -> float:
     """Seconds that those transfers take at least: the busiest uplink or downlink."""
     out: dict[str, float] = defaultdict(float)
     into: dict[str, float] = defaultdict(float)

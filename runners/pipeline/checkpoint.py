@@ -38,9 +38,7 @@ class Uploader:
         if self._task is not None:
             self._task.cancel()
         self.state, self._remaining = state, set(layers)
-        self._task = asyncio.create_task(
-            self._upload(state, dict(layers), self._node.now()), name="checkpoint"
-        )
+        self._task = asyncio.create_task(self._upload(state, dict(layers), self._node.now()), name="checkpoint")
 
     async def _upload(self, state: StateId, layers: dict[int, torch.Tensor], began: float) -> None:
         for layer, flat in layers.items():

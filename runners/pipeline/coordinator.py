@@ -25,9 +25,7 @@ from runners.state import Holdings, StateId, moved_bytes, restorable, transfers
 from testbed.cluster.model import SERVER
 from testbed.runtime import ANY, MembershipEvent, Message, Node, Plan
 
-START_GRACE_S = (
-    10.0  # how long the first plan's devices may take to appear before those present start without
-)
+START_GRACE_S = 10.0  # how long the first plan's devices may take to appear before those present start without
 
 
 @dataclass
@@ -263,22 +261,15 @@ class Coordinator:
 
     def _give(self, to: str, state: StateId, layers: list[int]) -> None:
         for layer in layers:
-            parts = chunks(
-                self.checkpoints.layer(state, layer), self.node.device, self.plan.cluster.device(to)
-            )
+            parts = chunks(self.checkpoints.layer(state, layer), self.node.device, self.plan.cluster.device(to))
             for index, part in enumerate(parts):
-                self.states.post(
-                    to, p.state_tag(self.epoch), [part], layer=layer, index=index, count=len(parts)
-                )
+                self.states.post(to, p.state_tag(self.epoch), [part], layer=layer, index=index, count=len(parts))
 
     def _settle_upload(self) -> None:
         """Which checkpoint under way goes on through the change of epochs, if any."""
         uploads = {name: peer.uploading for name, peer in self.peers.items()}
         under_way = {
-            s
-            for u in [*uploads.values(), self.checkpoints.holdings()]
-            for s in u
-            if s > self.checkpoints.complete
+            s for u in [*uploads.values(), self.checkpoints.holdings()] for s in u if s > self.checkpoints.complete
         }
         self.uploading = next(
             (s for s in sorted(under_way, reverse=True) if self.checkpoints.can_finish(s, uploads.values())),

@@ -37,9 +37,7 @@ class Executor:
         self.sizes = micro_batch_sizes(training.batch, training.micro_batches)
         self.before = epoch.stages[here - 1][0] if here > 0 else None
         self.after = epoch.stages[here + 1][0] if here < len(epoch.stages) - 1 else None
-        self.program = SCHEDULES[options.schedule](
-            here, len(epoch.stages), training.micro_batches, options.recompute
-        )
+        self.program = SCHEDULES[options.schedule](here, len(epoch.stages), training.micro_batches, options.recompute)
         self._text: tuple[int, list] | None = None  # of the step under way
 
     async def step(self, step: int) -> dict[int, torch.Tensor] | None:

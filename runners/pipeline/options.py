@@ -84,7 +84,5 @@ def _choice(where: str, value: Any, choices: tuple[str, ...]) -> None:
 
 def _whole(where: str, value: Any, least: int, expected: str, near: str | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        hint = (
-            f"did you mean {near!r}?" if near and isinstance(value, str) and nearest(value, [near]) else None
-        )
+        hint = f"did you mean {near!r}?" if near and isinstance(value, str) and nearest(value, [near]) else None
         raise InputError(where, f"{value!r}; expected {expected}", hint=hint)

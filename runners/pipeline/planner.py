@@ -17,9 +17,7 @@ from testbed.cluster import Cluster, ModelSpec, TrainingSpec
 from testbed.errors import InputError, unknown
 from testbed.units import size
 
-PROMISING = (
-    8  # numbers of stages for which the cut of least latency is looked for too: it takes a search each
-)
+PROMISING = 8  # numbers of stages for which the cut of least latency is looked for too: it takes a search each
 MOST_REPAIRS = 64  # ways to put spares in the places of lost devices that are looked at
 
 
@@ -143,9 +141,7 @@ class Planner:
         plans = self._quickest(search, workers, counts)
         return plans + self._repairs({w.name: w for w in workers}, current)
 
-    def _repairs(
-        self, workers: Mapping[str, Worker], current: Sequence[tuple[str, int, int]]
-    ) -> list[Assignment]:
+    def _repairs(self, workers: Mapping[str, Worker], current: Sequence[tuple[str, int, int]]) -> list[Assignment]:
         """The current stages, with spares for lost devices, or a lost stage shared by its neighbours."""
         used = {device for device, _, _ in current}
         lost = [i for i, (device, _, _) in enumerate(current) if device not in workers]
@@ -278,9 +274,7 @@ def check_job(model: ModelSpec, training: TrainingSpec) -> None:
         raise InputError("model.heads", f"{model.heads} heads do not divide d_model = {model.d_model}; "
                          f"expected a divisor of {model.d_model}")  # fmt: skip
     if model.vocabulary < BYTES:
-        raise InputError(
-            "model.vocabulary", f"{model.vocabulary}; expected {BYTES} or more (the text is bytes)"
-        )
+        raise InputError("model.vocabulary", f"{model.vocabulary}; expected {BYTES} or more (the text is bytes)")
     for key, value in (
         ("batch", training.batch),
         ("micro_batches", training.micro_batches),

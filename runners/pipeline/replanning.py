@@ -48,9 +48,7 @@ class Replanner:
         stay = left * running.step_time_s
         return best is not None and self.time_to_end(best, state, holders, left) < (1 - JOIN_GAIN) * stay
 
-    def time_to_end(
-        self, plan: Assignment, state: StateId, holders: Mapping[str, Holdings], left: int
-    ) -> float:
+    def time_to_end(self, plan: Assignment, state: StateId, holders: Mapping[str, Holdings], left: int) -> float:
         """Seconds: the transfers of state, then `left` steps."""
         moves = transfers(plan.layers_by_device, state, SERVER, holders)
         return transfer_time(moves, self.layer_bytes, self._cluster) + left * plan.step_time_s

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import torch
 
 from runners.costs import layer_costs
+from runners.flat import FlatLayers
 from runners.models.gpt import build_layer, layer_count, loss_sum
-from runners.reference import make_optimizer
-from runners.state import StateId, fresh_slots, pack, unpack
+from runners.state import StateId
 from testbed.cluster import ModelSpec, TrainingSpec
 
 WIRE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -22,7 +22,7 @@ class Stage:
     """Layers [first, end) of a model, in the training state `state`.
 
     Args:
-        states: layer -> flat state tensor of `runners.state.pack`; a layer that is absent starts from the
+        states: layer -> flat state tensor of `FlatLayers.pack`; a layer that is absent starts from the
         seed.
         recompute: keep only each micro-batch's input, and repeat the forward pass before the backward pass.
         wire: dtype of what crosses to the neighbours, 'fp32' or 'bf16'.
@@ -37,18 +37,10 @@ class Stage:
         self._recomputes = recompute
         self._wire = WIRE_DTYPES[wire]
         self._tokens_in_batch = training.batch * model.sequence
-        self._layers = {
-            i: build_layer(model, i, None if i in states else training.seed) for i in range(first, end)
-        }
-        self._optimizer = make_optimizer(
-            (p for layer in self._layers.values() for p in layer.parameters()), training.optimizer
-        )
-        for i, layer in self._layers.items():
-            if i in states:
-                unpack(states[i], layer, self._optimizer, state.version)
-            else:
-                for parameter in layer.parameters():
-                    fresh_slots(parameter, self._optimizer, 0)
+        self._layers = {i: build_layer(model, i, None if i in states else training.seed) for i in range(first, end)}
+        self._flat = FlatLayers(self._layers, training.optimizer, state.version)
+        for i, packed in states.items():
+            self._flat.unpack(i, packed)
         self._inputs: dict[int, torch.Tensor] = {}
         self._outputs: dict[int, torch.Tensor] = {}
         self._targets: dict[int, torch.Tensor] = {}
@@ -110,13 +102,12 @@ class Stage:
 
     def update(self, result: StateId) -> None:
         """Apply the optimizer to the gradients gathered since the last update; the state becomes `result`."""
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._flat.update()
         self.state = result
 
     def pack(self) -> dict[int, torch.Tensor]:
         """Layer -> flat state tensor, copies."""
-        return {i: pack(layer, self._optimizer) for i, layer in self._layers.items()}
+        return {i: self._flat.pack(i) for i in self._layers}
 
 
 class HollowStage:

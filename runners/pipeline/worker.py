@@ -134,9 +134,7 @@ class Worker:
         if self.epoch is None:
             return []
         number, here = self.epoch.number, self.epoch.position(self.node.name)
-        stale = [
-            (giver, p.state_tag(number)) for giver in sorted({*self.epoch.sources.values()} - {HERE, SEED})
-        ]
+        stale = [(giver, p.state_tag(number)) for giver in sorted({*self.epoch.sources.values()} - {HERE, SEED})]
         if here is not None and here > 0:
             stale.append((self.epoch.stages[here - 1][0], p.activation_tag(number)))
         if here is not None and here < len(self.epoch.stages) - 1:
@@ -196,14 +194,10 @@ class Worker:
         for layer in layers:
             flat = self.memory.store.get(epoch.state, layer)
             if flat is None:
-                raise RuntimeError(
-                    f"{self.node.name} was to give layer {layer} of {epoch.state} and has it not"
-                )
+                raise RuntimeError(f"{self.node.name} was to give layer {layer} of {epoch.state} and has it not")
             parts = chunks(flat, self.node.device, self.cluster.device(to))
             for index, part in enumerate(parts):
-                self.data.post(
-                    to, p.state_tag(epoch.number), [part], layer=layer, index=index, count=len(parts)
-                )
+                self.data.post(to, p.state_tag(epoch.number), [part], layer=layer, index=index, count=len(parts))
 
     async def _gather(self, epoch: p.Epoch) -> dict[int, torch.Tensor]:
         """The flat state of each layer of this stage; those that start from the seed are absent."""
@@ -220,8 +214,6 @@ class Worker:
                 whole = assembly.add(meta["layer"], meta["index"], meta["count"], message.tensors[0])
                 if whole is not None:
                     states[meta["layer"]] = whole
-                    self.memory.store.put(
-                        epoch.state, {meta["layer"]: whole}
-                    )  # so that it need not come twice
+                    self.memory.store.put(epoch.state, {meta["layer"]: whole})  # so that it need not come twice
                     layers.discard(meta["layer"])
         return states

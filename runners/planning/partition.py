@@ -174,9 +174,7 @@ class Search:
         kept = [workers[i] for i in self._kept]
         self.deepest = min(len(chain.flops), len(kept), most_stages or len(kept))
         self._costs = _Costs(chain, kept, self.deepest)
-        self.best = self._named(
-            _search(self._costs, self._stage, self._costs.boundary, self.deepest, np.maximum)
-        )
+        self.best = self._named(_search(self._costs, self._stage, self._costs.boundary, self.deepest, np.maximum))
 
     def quickest(self, stages: int) -> Partition:
         """Among the partitions of that many stages with the least bottleneck, the one of least latency."""
@@ -204,8 +202,7 @@ class Search:
 
         found = _search(costs, fullness, lambda end: np.where(order, 0.0, np.inf), stages, np.maximum)[stages]
         filled = [
-            fullness(stages - p)[w, first, end]
-            for p, (w, (first, end)) in enumerate(zip(found.workers, found.spans))
+            fullness(stages - p)[w, first, end] for p, (w, (first, end)) in enumerate(zip(found.workers, found.spans))
         ]
         return self._named({stages: found})[stages], int(np.argmax(filled))
 
@@ -215,7 +212,4 @@ class Search:
         return np.where(fits, self._costs.stage, np.inf)
 
     def _named(self, found: dict[int, Partition]) -> dict[int, Partition]:
-        return {
-            k: Partition(p.spans, tuple(self._kept[i] for i in p.workers), p.bottleneck)
-            for k, p in found.items()
-        }
+        return {k: Partition(p.spans, tuple(self._kept[i] for i in p.workers), p.bottleneck) for k, p in found.items()}
