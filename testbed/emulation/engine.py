@@ -130,7 +130,7 @@ class EmulationRun:
             stack.callback(churn.stop)
             monitor.start()
             stack.callback(monitor.stop)
-            result = self._timed("training", lambda: self._train(pool, shaped))
+            result = self._timed("training", lambda: self._train(pool, shaped, churn))
             churn.stop()
             if after is not None:
                 pool.close()
@@ -150,14 +150,18 @@ class EmulationRun:
         results = probe_links(shaped.network, expected, seconds=self.experiment.probes.seconds, tdf=self.experiment.tdf,
                               server=self.setup.network.server_state)
         for r in results:
-            self._engine_event("probe", r.home, quantity=r.quantity, set=r.set, measured=r.measured, seconds=r.seconds)
+            self._engine_event("probe", r.home, quantity=r.quantity, set=r.set, measured=r.measured, seconds=r.seconds,
+                               count=r.count)
 
-    def _train(self, pool: WorkerPool, shaped: ShapedNetwork) -> RunResult:
+    def _train(self, pool: WorkerPool, shaped: ShapedNetwork, churn: ChurnController) -> RunResult:
         counters = _Counters(shaped, self._engine_event, self.experiment.tdf)
         try:
             while True:
                 outcome = pool.wait(timeout=1.0)
                 counters.sample()
+                shaped.check()
+                if churn.error is not None:
+                    raise TestbedError(f"devices could not be toggled any more: {churn.error}")
                 if outcome is not None:
                     return RunResult("complete") if outcome.ok else RunResult("failed", outcome.reason)
                 if self.now() > self.experiment.time_limit:

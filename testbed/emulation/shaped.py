@@ -17,6 +17,7 @@ from testbed.emulation.link_model import AccessLink, access_links, server_delay
 from testbed.emulation.network import EmulatedNetwork, NetworkSettings
 from testbed.emulation.replay import Replayer, ReplayPlan
 from testbed.emulation.state import STATE_DIR, RunState, process_value
+from testbed.errors import TestbedError
 
 HOSTS_FILE = "hosts.json"  # how another process finds the hosts
 
@@ -50,6 +51,7 @@ class ShapedNetwork:
         self._on_link, self._log_dir, self._label = on_link, log_dir, label
         self._stack = ExitStack()
         self._replayer: Replayer | None = None
+        self.trouble: str | None = None  # why the network does not do what it should any more
         self._current = {home: series[0][1] for home, series in changes.items()}
         self.network: EmulatedNetwork
         self.backend: DelayBackend
@@ -78,14 +80,24 @@ class ShapedNetwork:
     def begin(self, t0_monotonic: float) -> None:
         """Start the replay: emulated time 0 is at that moment of CLOCK_MONOTONIC."""
         plan = ReplayPlan.build(self.changes, self.topology.server_link, self.topology.shared_links, tdf=self.tdf)
-        self._replayer = Replayer(plan, self.network, self.backend, on_step=self._applied)
+        self._replayer = Replayer(plan, self.network, self.backend, on_step=self._applied, on_error=self._failed_step)
         self._replayer.start(t0_monotonic)
+
+    def _failed_step(self, error: Exception) -> None:
+        self.trouble = self.trouble or f"a change of the links could not be applied: {error}"
 
     def _applied(self, t_s: float, home: str, state: LinkState, late_s: float) -> None:
         self._current[home] = state
         self._write_link(home, state)
         if self._on_link is not None:
             self._on_link(t_s, home, state, late_s)
+
+    def check(self) -> None:
+        """Is the network still what it should be? Raises TestbedError when a part of it has failed."""
+        if getattr(self.backend, "alive", True) is False:
+            self.trouble = self.trouble or "the delay line ended"
+        if self.trouble:
+            raise TestbedError(self.trouble)
 
     def current(self, home: str) -> LinkState:
         """A home's settings as last applied."""

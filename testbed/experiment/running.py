@@ -22,7 +22,7 @@ from testbed.experiment.machine import capable
 from testbed.experiment.setup import RunSetup
 from testbed.measurement.run_folder import RunFolder, check_space, json_text
 
-_PACKAGES = ("torch", "numpy", "pyzmq", "msgspec", "pyroute2", "NetfilterQueue", "scapy", "pandas", "pydantic")
+_PACKAGES = ("torch", "numpy", "pyzmq", "msgspec", "pyroute2", "scapy", "pandas", "pydantic")
 
 
 @dataclass(frozen=True)
