@@ -14,6 +14,7 @@ from testbed.errors import unknown
 
 # Up to this many hosts, each has an entry for every other: 0.5 kB of kernel memory a pair and direction.
 FULL_MESH_MAX = 400
+TCP_BUFFERS = {"tcp_rmem": "4096 131072 6291456", "tcp_wmem": "4096 16384 4194304"}  # least, first, most [bytes]
 _SYSCTL = Path("/proc/sys/net")  # shows the network namespace of the thread that looks
 
 
@@ -99,6 +100,7 @@ def setup_commands(host: HostPort, hosts: Sequence[HostPort], congestion_control
     ip, dev = f"ip -n {host.netns}", f"dev {host.interface}"
     lines = [
         f"ip netns exec {host.netns} sysctl -w net.ipv6.conf.all.disable_ipv6=1",
+        *(f"ip netns exec {host.netns} sysctl -w 'net.ipv4.{name}={value}'" for name, value in TCP_BUFFERS.items()),
         f"{ip} link set lo up",
         f"{ip} link set {host.interface} up",
         f"{ip} addr add {host.ip}/{names.SUBNET_BITS} {dev} noprefixroute",
@@ -110,6 +112,12 @@ def setup_commands(host: HostPort, hosts: Sequence[HostPort], congestion_control
     if len(others) > 1:
         lines[-1] += f"  # and so for all {len(others)} others; a MAC is 02:00 and the address"
     return lines
+
+
+def set_tcp_buffers() -> None:
+    """Linux's own defaults, whatever this machine was tuned to: a window that differs would change every result."""
+    for name, value in TCP_BUFFERS.items():
+        (_SYSCTL / f"ipv4/{name}").write_text(value)
 
 
 def disable_ipv6() -> None:
@@ -162,6 +170,7 @@ def set_up(hosts: Iterable[HostPort], congestion_control: str) -> None:
     def one(host: HostPort) -> None:
         with inside(host.netns), netlink.Route() as route:
             disable_ipv6()
+            set_tcp_buffers()
             index = socket.if_nametoindex(host.interface)
             route.send([
                 netlink.link_up(1),
