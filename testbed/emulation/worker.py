@@ -175,6 +175,7 @@ class Worker:
         self._reporter.message({"kind": "done"})
 
     async def _live(self) -> None:
+        runner = self._runner()  # for as long as this process: a device that was only cut off may keep what it holds
         first = True
         while True:
             await self._joined.wait()
@@ -184,7 +185,7 @@ class Worker:
             if first:
                 node.membership.forget()
                 first = False
-            work = asyncio.ensure_future(self._runner().work(node, self._plan))
+            work = asyncio.ensure_future(runner.work(node, self._plan))
             lost = asyncio.ensure_future(self._lost.wait())
             await asyncio.wait([work, lost], return_when=asyncio.FIRST_COMPLETED)
             if not self._lost.is_set():

@@ -144,4 +144,8 @@ class Runner(Protocol):
         """The server's part. Returns when training is complete; the engine then ends the workers."""
 
     async def work(self, node: Node, plan: Plan) -> None:
-        """A device's part; started anew, with nothing but the plan, whenever the device (re)joins."""
+        """A device's part; called anew, with a new node, whenever the device (re)joins.
+
+        The runner object lives as long as the device's process: what it keeps in itself is lost when the device is
+        killed, and still there when it was only suspended or cut off.
+        """
