@@ -80,7 +80,7 @@ class LinkTrace:
         a, b = self._state(i), self._state(following)
         return LinkState(
             *(
-                x + share * (y - x)
+                float(x + share * (y - x))
                 for x, y in ((getattr(a, f), getattr(b, f)) for f in LinkState.__dataclass_fields__)
             )
         )

@@ -2,13 +2,14 @@
 
 import itertools
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from testbed.cluster import LinkState
 from testbed.errors import InputError
-from testbed.traces import Availability, LinkTrace, TraceEnded, assign
+from testbed.traces import Availability, LinkTrace, TraceEnded, assign, read_links
 
 
 def link(times=(0.0, 10.0, 20.0), down=(1e6, 2e6, 3e6), span=30.0):
@@ -164,3 +165,12 @@ def test_assign_methods():
 def test_assign_refuses(kwargs, message):
     with pytest.raises(InputError, match=message):
         assign(["a", "b", "c"], ["x", "y"], **kwargs)
+
+
+def test_looked_up_values_are_plain_floats():
+    """Settings cross process boundaries as msgpack, which knows no NumPy."""
+    path = Path(__file__).resolve().parents[2] / "traces" / "links" / "lte.csv"
+    trace = next(iter(read_links(path).values()))
+    for interpolate in ("step", "linear"):
+        state = trace.at(12.3, interpolate=interpolate)
+        assert {type(v) for v in vars(state).values()} == {float}
