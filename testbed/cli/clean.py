@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 
 import click
@@ -27,7 +28,10 @@ def clean(ctx: click.Context, run_id: str | None, force: bool, as_json: bool) ->
       testbed clean 3f9a1c --force
     """
     from testbed.emulation import cleanup
+    from testbed.errors import CapabilityError
 
+    if os.geteuid() != 0:
+        raise CapabilityError("what runs leave can only be removed by root", hint="sudo testbed clean")
     report = cleanup.clean(run_id, force=force)
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2))

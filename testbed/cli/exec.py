@@ -22,7 +22,8 @@ from testbed.cli.options import experiment_argument, set_option
               help="Emulated time at which the links start (own network only).")
 @click.option("--hold", is_flag=True, help="Keep the links as they are at that time (own network only).")
 @click.option("--new", is_flag=True, help="A network of its own, even if one of this experiment is up.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="End the program after this many real seconds.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+              help="End the program after this many real seconds.")
 @click.pass_context
 def exec_command(ctx: click.Context, experiment: str, words: tuple[str, ...], everywhere: bool, hosts: str | None,
                  background: tuple[str, ...], overrides: tuple[str, ...], at: str, hold: bool, new: bool,

@@ -29,8 +29,8 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
         dry_run: bool, keep: bool, as_json: bool) -> None:
     """Run EXPERIMENT (a YAML file, or the name of a ready-made one) and print its results and its verdict.
 
-    Exit code 0 when training completed (whatever the verdict), 1 when the run failed, 2 for bad input,
-    130 when it was interrupted.
+    Exit code 0 when training completed (whatever the verdict), 1 when the run failed or reached its time limit,
+    2 for bad input, 130 when a signal interrupted it.
 
     \b
     Examples:

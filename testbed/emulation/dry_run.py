@@ -33,6 +33,6 @@ def replay_lines(topology: Topology, changes: Mapping[str, Sequence[tuple[float,
     """The first changes of the replay, as comments."""
     plan = ReplayPlan.build(changes, topology.server_link, topology.shared_links, tdf=tdf)
     for batch in plan.batches[:most]:
-        yield f"# at {batch.at_s:.2f} s: tc class change, qdisc change, delays of {', '.join(batch.states)}"
+        yield f"# at {batch.t_s:.2f} emulated s: tc class change, qdisc change, delays of {', '.join(batch.states)}"
     if len(plan.batches) > most:
         yield f"# … {len(plan.batches) - most} more times at which links change"

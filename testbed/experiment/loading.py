@@ -43,6 +43,8 @@ class LoadedExperiment:
         for candidate in candidates:
             if candidate.is_file() or (folders and candidate.is_dir()):
                 return candidate.resolve()
+        if any(c.exists() for c in candidates):
+            raise InputError(self.where(*keys), f"{text} is no file of that kind (a device or a folder)")
         siblings = [p.name for c in candidates if c.parent.is_dir() for p in c.parent.iterdir()]
         near = nearest(given.name, siblings)
         looked = ", ".join(map(str, dict.fromkeys(bases)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from testbed.emulation.capabilities import Capabilities, can_run, probe
-from testbed.errors import CapabilityError
+from testbed.errors import CapabilityError, unknown
+from testbed.experiment.loading import LoadedExperiment
 
 
 def capable() -> Capabilities:
@@ -14,3 +15,11 @@ def capable() -> Capabilities:
         raise CapabilityError("this machine can't run an emulated experiment: " + "; ".join(reasons),
                               hint="`testbed doctor` shows what is missing and the command that installs it")
     return caps
+
+
+def check_congestion_control(loaded: LoadedExperiment, caps: Capabilities) -> None:
+    """Raises InputError when this kernel has no such congestion control."""
+    name = loaded.experiment.network.congestion_control
+    if name not in caps.congestion_controls:
+        raise unknown(loaded.where("network", "congestion_control"), "congestion control", name,
+                      caps.congestion_controls)

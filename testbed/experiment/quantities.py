@@ -9,7 +9,10 @@ from pydantic import BeforeValidator, WithJsonSchema
 from testbed import units
 
 
-def _quantity(kind: str, example: str, *, positive: bool) -> Any:
+def _quantity(kind: str, example: str, *, positive: bool, least: str | None = None, most: str | None = None) -> Any:
+    low = units.parse(kind, least) if least else None
+    high = units.parse(kind, most) if most else None
+
     def check(value: Any) -> float:
         if isinstance(value, _SI):
             return float(value)
@@ -18,6 +21,8 @@ def _quantity(kind: str, example: str, *, positive: bool) -> Any:
             raise ValueError(f"{value!r} is not positive; expected a {kind} above 0, such as '{example}'")
         if number < 0:
             raise ValueError(f"{value!r} is negative; expected a {kind} of 0 or more, such as '{example}'")
+        if (low is not None and number < low) or (high is not None and number > high):
+            raise ValueError(f"{value!r} is out of range; expected {least or '0'} to {most}")
         return _SI(number)
 
     bound = "exclusiveMinimum" if positive else "minimum"
@@ -37,8 +42,9 @@ def si(value: float) -> float:
     return _SI(value)
 
 
-Rate = _quantity("rate", "20 Mbit/s", positive=True)
+Rate = _quantity("rate", "20 Mbit/s", positive=True, least="1 kbit/s", most="1000 Gbit/s")
 Duration = _quantity("duration", "15 ms", positive=False)
+Delay = _quantity("duration", "15 ms", positive=False, most="60 s")
 PositiveDuration = _quantity("duration", "30 s", positive=True)
 Size = _quantity("size", "64 MiB", positive=True)
-Speed = _quantity("speed", "10 GFLOP/s", positive=True)
+Speed = _quantity("speed", "10 GFLOP/s", positive=True, least="1 kFLOP/s", most="1000000 PFLOP/s")

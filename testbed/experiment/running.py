@@ -18,7 +18,7 @@ from testbed.emulation.capabilities import Capabilities, choose_delay_backend
 from testbed.emulation.dry_run import delay_lines, network_commands, replay_lines
 from testbed.emulation.engine import EmulationRun, ProgressLike
 from testbed.emulation.network import NetworkSettings
-from testbed.experiment.machine import capable
+from testbed.experiment.machine import capable, check_congestion_control
 from testbed.experiment.setup import RunSetup
 from testbed.measurement.run_folder import RunFolder, check_space, json_text
 
@@ -42,6 +42,7 @@ def run_once(setup: RunSetup, out: Path, *, progress: AbstractContextManager[Pro
 
     caps = capable()
     experiment = setup.loaded.experiment
+    check_congestion_control(setup.loaded, caps)
     folder = RunFolder.create(out, experiment.name)
     check_space(folder.path)
     folder.write_experiment(yaml.safe_dump(setup.loaded.data, sort_keys=False, allow_unicode=True))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from testbed.experiment.quantities import Duration, PositiveDuration, Rate, Size, Speed, si
+from testbed.experiment.quantities import Delay, Duration, PositiveDuration, Rate, Size, Speed, si
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)]
 Assign = Literal["round-robin", "random", "one-to-one", "by-name"]
@@ -21,7 +21,7 @@ class ServerSection(Section):
 
     uplink: Rate = Field(si(1e9), description="server to core: what the server can send")
     downlink: Rate = Field(si(1e9), description="core to server: what it can receive")
-    rtt: Duration = Field(si(0.002), description="round trip over the server's own link; part of a trace's RTT")
+    rtt: Delay = Field(si(0.002), description="round trip over the server's own link; part of a trace's RTT")
     speed: Speed = Field(si(50e9), description="of the server's own computations")
     memory: Size = Field(si(16e9))
 
@@ -33,7 +33,7 @@ class NeighbourhoodSection(Section):
     homes: int | list[Name] = Field(description="how many of the homes, in order, or which")
     uplink: Rate
     downlink: Rate
-    delay: Duration = Field(si(0.0), description="one-way delay of the shared link")
+    delay: Delay = Field(si(0.0), description="one-way delay of the shared link")
 
 
 class TopologySection(Section):
@@ -76,8 +76,8 @@ class LinksSection(Section):
         "dates, every_s, rule …")
     download: Rate | None = Field(None, description="constant TCP goodput, without a trace")
     upload: Rate | None = None
-    rtt: Duration | None = Field(None, description="constant round trip home - server")
-    jitter: Duration | None = Field(None, description="mean difference of successive RTTs; overrides the trace's")
+    rtt: Delay | None = Field(None, description="constant round trip home - server")
+    jitter: Delay | None = Field(None, description="mean difference of successive RTTs; overrides the trace's")
     loss: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None, description="round-trip packet loss, 0 to 1; overrides the trace's")
     assign: Assign = Field("round-robin", description="which series of the file each home gets")
@@ -133,7 +133,7 @@ class DevicesSection(Section):
     assign: Literal["round-robin", "random"] = Field("round-robin", description="which profile each home gets")
     mapping: dict[str, str] = Field(default_factory=dict, description="home: profile; the others by `assign`")
     define: dict[str, DeviceDefinition] = Field(default_factory=dict, description="profiles of your own")
-    speed_factor: float = Field(1.0, gt=0, description="multiplies every speed, to fit a small model's scale")
+    speed_factor: float = Field(1.0, ge=1e-6, le=1e6, description="multiplies every speed, to fit a small model")
 
 
 class ModelSection(Section):
@@ -168,8 +168,8 @@ class TrainingSection(BaseModel):
     runner: str = Field("pipeline", description="the training strategy, see docs/runners.md")
     batch: int = Field(16, ge=1, description="global batch, in samples; constant under churn")
     micro_batches: int = Field(4, ge=1, description="divides batch")
-    steps: int = Field(20, ge=1, description="optimizer steps")
-    seed: int | None = Field(None, ge=0, description="default: the experiment's seed")
+    steps: int = Field(20, ge=1, le=10**9, description="optimizer steps")
+    seed: int | None = Field(None, ge=0, lt=2**63, description="default: the experiment's seed")
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
 
     @model_validator(mode="after")
@@ -208,7 +208,7 @@ class Experiment(Section):
 
     name: Name = Field(description="names the run folder")
     description: str = Field("", description="for the reader")
-    seed: int = Field(0, ge=0, description="of weights, batches, random loss and random assignment")
+    seed: int = Field(0, ge=0, lt=2**63, description="of weights, batches, random loss and random assignment")
     engine: Literal["emulation"] = Field("emulation", description="real processes on an emulated network")
     topology: TopologySection
     links: LinksSection
@@ -217,8 +217,8 @@ class Experiment(Section):
     model: ModelSection = Field(default_factory=ModelSection)
     training: TrainingSection = Field(default_factory=TrainingSection)
     network: NetworkSection = Field(default_factory=NetworkSection)
-    time_scale: float = Field(1.0, gt=0, description="trace seconds that pass in one emulated second")
-    tdf: float = Field(1.0, gt=0, le=1000, description="time dilation: real seconds an emulated second takes")
+    time_scale: float = Field(1.0, gt=0, le=1e5, description="trace seconds that pass in one emulated second")
+    tdf: float = Field(1.0, ge=0.1, le=1000, description="time dilation: real seconds an emulated second takes")
     time_limit: PositiveDuration = Field(si(1800.0), description="emulated time after which the run is ended")
     probes: ProbesSection = Field(default_factory=ProbesSection)
     fidelity: dict[str, float | str] = Field(

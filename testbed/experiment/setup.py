@@ -34,6 +34,8 @@ from testbed.traces.availability import read_availability
 from testbed.traces.links import read_links
 from testbed.traces.report import Report
 
+LONGEST_DELAY_S = 300.0
+
 
 @dataclass(frozen=True)
 class NetworkSetup:
@@ -63,6 +65,7 @@ def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup
     """Topology and link settings over time. Raises InputError."""
     topology = _topology(loaded)
     changes, sources = _link_changes(loaded, topology, warnings)
+    _check_delays(loaded, topology, changes)
     server = topology.server_link
     state = LinkState(server.downlink_bps, server.uplink_bps, server.uplink_delay_s + server.downlink_delay_s)
     return NetworkSetup(topology, changes, state, sources)
@@ -96,6 +99,16 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
                          hint="choose another availability.start or trace")
     plan = runner.plan(present, model, spec)
     return RunSetup(loaded, network, cluster, runner, plan, churn, frozenset(absent), warnings)
+
+
+def _check_delays(loaded: LoadedExperiment, topology: Topology, changes) -> None:
+    """A delay line holds packets for minutes at most, in real time."""
+    tdf = loaded.experiment.tdf
+    longest = max([topology.server_link.uplink_delay_s, *(s.delay_s for s in topology.shared_links),
+                   *(s.rtt_s + s.jitter_s for series in changes.values() for _, s in series)])
+    if longest * tdf > LONGEST_DELAY_S:
+        raise InputError(loaded.where("tdf"), f"the longest delay, {longest:g} s, is {longest * tdf:g} s in real time "
+                                              f"at tdf {tdf:g}; expected at most {LONGEST_DELAY_S:g} s")
 
 
 def _check_options(loaded: LoadedExperiment, runner: Runner) -> None:

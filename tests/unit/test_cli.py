@@ -42,6 +42,14 @@ def test_unknown_command_names_the_nearest():
     (["run", "smoke", "--set", "devices.define.tiny={speed: 1 GFLOP/s, memory: 100 kB}",
       "--set", "devices.profiles=[tiny]"], "memory"),
     (["run", "smoke", "--set", "topology.homes=[]"], "expected 1 to 4000"),
+    (["run", "smoke", "--seed", "99999999999999999999"], "not in the range"),
+    (["run", "smoke", "--set", "links.rtt=1000 d"], "expected 0 to 60 s"),
+    (["run", "smoke", "--set", "links.rtt=50 s", "--set", "tdf=1000"], "in real time"),
+    (["run", "smoke", "--set", "links.download=1e30 Gbit/s"], "out of range"),
+    (["run", "smoke", "--set", "time_scale=.inf"], "time_scale"),
+    (["run", "smoke", "--set", "tdf=1e-9"], "tdf"),
+    (["run", "smoke", "--set", "availability.trace=/dev/zero"], "/dev/zero is no file"),
+    (["exec", "smoke", "h1", "--timeout", "-1", "--", "true"], "--timeout"),
     (["show", "runs/nothing"], "no such run folder"),
     (["report", "Makefile"], "expected a run folder"),
     (["exec", "smoke", "h1"], "expected a command"),
@@ -53,6 +61,17 @@ def test_bad_input_ends_before_anything_starts(args, expected):
     assert done.returncode == 2, done.stderr
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["quickstart", "smoke", "two-level"])
+def test_dry_run_prints_plan_and_commands_and_starts_nothing(name):
+    done = run_main("run", name, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "predicted step_time_s" in done.stdout
+    assert "tc -n tb-xxxxxx-net class add" in done.stdout
+    found = json.loads(run_main("run", name, "--dry-run", "--json").stdout)
+    assert found["commands"]
+    assert found["plan"]["runner"] == "pipeline"
 
 
 def test_schema_is_json():

@@ -59,7 +59,7 @@ def test_good_file_is_in_si_units(tmp_path):
     ("name: small", "name: small\ntraining: {batch: 7, micro_batches: 2}", ["batch 7 is not a multiple"]),
     ("name: small", "name: small\ntraining: {steps: many}", ["training.steps", "'many'"]),
     ("name: small", "name: small\nmodel: {d_model: 30, heads: 4}", ["line 2, model", "30 is not a multiple of heads 4"]),
-    ("name: small", "name: small\ntdf: 0", ["tdf", "greater than 0"]),
+    ("name: small", "name: small\ntdf: 0", ["tdf", "greater than or equal to 0.1"]),
     ("name: small", "name: small\nnetwork: {switch: brige}", ["network.switch", "did you mean 'bridge'?"]),
     ("name: small", "name: [unclosed", ["not valid YAML", "line"]),
 ])
