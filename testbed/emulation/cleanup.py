@@ -19,6 +19,7 @@ from pathlib import Path
 from testbed.emulation import names, namespaces, state
 from testbed.emulation.state import RunState
 from testbed.errors import InputError, unknown
+from testbed.processes import PARENT, START_TIME, STATE, stat_fields
 
 KILL_TIMEOUT_S = 5.0
 
@@ -45,11 +46,8 @@ class CleanReport:
 def is_running(process: str) -> bool:
     """Is 'pid:starttime' still that process, and not a zombie?"""
     pid, _, started = process.partition(":")
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return fields[0] not in "ZX" and fields[19] == started
+    fields = stat_fields(pid)
+    return fields is not None and fields[STATE] not in "ZX" and fields[START_TIME] == started
 
 
 def runs() -> list[RunState]:
@@ -154,10 +152,10 @@ def _ourselves() -> set[int]:
     found, pid = set(), os.getpid()
     while pid > 0 and pid not in found:
         found.add(pid)
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
+        fields = stat_fields(pid)
+        if fields is None:
             break
+        pid = int(fields[PARENT])
     return found
 
 
@@ -184,10 +182,8 @@ def _thaw(cgroup: Path) -> None:
 
 
 def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    fields = stat_fields(pid)
+    return fields is not None and fields[STATE] not in "ZX"
 
 
 def _kill(pids: set[int]) -> None:

@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from testbed.cluster import LinkState, Topology
-from testbed.emulation.link_model import access_links
+from testbed.emulation.link_model import AccessLink, access_links
 from testbed.emulation.network import NetworkSettings, plan_commands
 from testbed.emulation.replay import ReplayPlan
 from testbed.emulation.shaped import dilated
 
 
+def _at_start(topology: Topology, changes: Mapping[str, Sequence[tuple[float, LinkState]]],
+              tdf: float) -> dict[str, AccessLink]:
+    states = {home: series[0][1] for home, series in changes.items()}
+    return access_links(states, topology.server_link, topology.shared_links, tdf)
+
+
 def network_commands(topology: Topology, changes: Mapping[str, Sequence[tuple[float, LinkState]]],
                      settings: NetworkSettings, tdf: float) -> list[str]:
     """The commands that build and shape the network as it is at the start; the run id is a placeholder."""
-    links = access_links({h: s[0][1] for h, s in changes.items()}, topology.server_link, topology.shared_links, tdf)
+    links = _at_start(topology, changes, tdf)
     return plan_commands(dilated(topology, tdf), {h: a.link for h, a in links.items()}, settings)
 
 
 def delay_lines(topology: Topology, changes: Mapping[str, Sequence[tuple[float, LinkState]]], tdf: float) -> list[str]:
     """What the delay backend is told at the start, a line a home."""
-    links = access_links({h: s[0][1] for h, s in changes.items()}, topology.server_link, topology.shared_links, tdf)
+    links = _at_start(topology, changes, tdf)
     return [
         f"# {home}: one-way delay up {a.delay.up_delay_s * 1e3:.3f} ms, down {a.delay.down_delay_s * 1e3:.3f} ms, "
         f"deviation {a.delay.up_jitter_s * 1e3:.3f} ms, loss {a.delay.up_loss:.2e} each way"

@@ -16,18 +16,10 @@ from pathlib import Path
 
 from testbed.emulation import names
 from testbed.errors import CapabilityError
+from testbed.processes import start_time
 
 STATE_DIR = Path("/run/testbed")
 KINDS = ("netns", "cgroup", "process", "path", "sysctl", "mount")
-
-
-def start_time(pid: int) -> str | None:
-    """A process's start time in clock ticks since boot, which tells a reused pid; None: no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return stat.rpartition(")")[2].split()[19]
 
 
 def process_value(pid: int) -> str:

@@ -22,6 +22,7 @@ from testbed.measurement.fidelity import Verdict, judge, setting
 from testbed.measurement.rates import links_table
 from testbed.measurement.recorder import EventRecorder, write_error
 from testbed.measurement.steps import counted_steps
+from testbed.processes import start_time
 
 MANIFEST, EXPERIMENT, PLAN, FIDELITY = "manifest.json", "experiment.yaml", "plan.json", "fidelity.json"
 STEPS, LINKS, TIMELINE, REPORT, LOGS = "steps.csv", "links.parquet", "timeline.json", "report.html", "logs"
@@ -65,14 +66,6 @@ def write_file(path: Path, content: str | bytes) -> None:
         raise write_error(path, error) from None
 
 
-def _process_start(pid: int) -> str | None:
-    """When a process started [clock ticks since boot]; with its id, a unique name. None: it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
-
-
 class RunFolder:
     """One run's folder. Use `create` for a new run and `open` for one that exists."""
 
@@ -108,7 +101,7 @@ class RunFolder:
             name=name,
             status="running",
             started=now.isoformat(timespec="seconds"),
-            process={"pid": os.getpid(), "start_ticks": _process_start(os.getpid())},
+            process={"pid": os.getpid(), "start_ticks": start_time(os.getpid())},
         )
         return folder
 
@@ -193,7 +186,7 @@ class RunFolder:
         status = self.manifest.get("status", "unknown")
         if status == "running":
             process = self.manifest.get("process") or {}
-            start = _process_start(process.get("pid") or 0)
+            start = start_time(process.get("pid") or 0)
             if start is None or start != process.get("start_ticks"):
                 return "interrupted"
         return status

@@ -10,11 +10,6 @@ from testbed.runtime.interface import Runner
 GROUP = "testbed.runners"
 
 
-def runner_names() -> list[str]:
-    """Names of all installed runners."""
-    return sorted({e.name for e in entry_points(group=GROUP)})
-
-
 def load_runner(name: str, *, where: str = "training.runner") -> Runner:
     """A new instance of the runner of that name.
 

@@ -1,0 +1,21 @@
+"""Processes as /proc tells of them: a pid alone may be reused, a pid with its start time is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+STATE, PARENT, START_TIME = 0, 1, 19  # places in `stat_fields`
+
+
+def stat_fields(pid: int | str) -> list[str] | None:
+    """The fields of /proc/PID/stat after the command's name (proc(5)), or None when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def start_time(pid: int | str) -> str | None:
+    """When a process started, in clock ticks since boot, or None when there is no such process."""
+    fields = stat_fields(pid)
+    return fields[START_TIME] if fields else None
