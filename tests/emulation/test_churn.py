@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from steady import measured
 from test_workers import make_plan
 
 from testbed.emulation.churn import ChurnController
@@ -89,6 +90,7 @@ def test_every_mode_is_noticed_and_survived(started):
     assert ready[0]["t"] > 0.5
 
 
+@measured
 def test_a_short_outage_costs_time_but_no_generation_and_no_message(started):
     network, pool, events = started("Rounds", ["home0"], rounds=40, pause=0.05)
     t0 = time.monotonic() + 0.1
@@ -108,6 +110,7 @@ def test_a_short_outage_costs_time_but_no_generation_and_no_message(started):
     assert 0.5 < longest < 0.6 + 1.5  # the outage, and at most TCP's timeout and some scheduling on top
 
 
+@measured
 def test_saturated_slow_uplinks_cause_no_false_alarm(started):
     homes = ["home0", "home1"]
     network, pool, events = started("Stream", homes, up_mbps=1, messages=6, elements=40_000)

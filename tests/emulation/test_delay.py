@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from steady import RTT_MS, measured
 from traffic import Flow, ping_ms, socket_in
 
 from testbed.cluster import SharedLink
@@ -23,7 +24,7 @@ from testbed.emulation.delay.nfqueue import NfqueueBackend
 from testbed.emulation.namespaces import run_in
 from testbed.errors import TestbedError
 
-pytestmark = pytest.mark.emulation
+pytestmark = [pytest.mark.emulation, measured]
 FAST = {"up_mbps": 1000, "down_mbps": 1000}
 
 
@@ -96,9 +97,9 @@ def test_round_trip_is_the_sum_of_both_access_links(build, delay):
     """By ping, which goes by the kernel's receive time: a delay behind the host's interface wouldn't show."""
     network = build(2, **FAST)
     backend = delay(network, {"h1": PathDelay(0.010, 0.004), "server": PathDelay(0.003, 0.003)})
-    assert statistics.median(ping_ms(network, "h1", "server")) == pytest.approx(20, abs=2)
-    assert statistics.median(ping_ms(network, "h2", "server")) == pytest.approx(6, abs=2)
-    assert statistics.median(ping_ms(network, "h1", "h2")) == pytest.approx(14, abs=2)
+    assert statistics.median(ping_ms(network, "h1", "server")) == pytest.approx(20, abs=RTT_MS)
+    assert statistics.median(ping_ms(network, "h2", "server")) == pytest.approx(6, abs=RTT_MS)
+    assert statistics.median(ping_ms(network, "h1", "h2")) == pytest.approx(14, abs=RTT_MS)
     time.sleep(0.1)
     stats = backend.stats()
     assert stats.packets == stats.released > 20
@@ -114,9 +115,9 @@ def test_shared_links_add_their_delay_between_neighbourhoods_only(build, delay):
     shared = (SharedLink("east", ("h1", "h2"), 1e9, 1e9, 0.004), SharedLink("west", ("h3",), 1e9, 1e9, 0.006))
     network = build(3, shared=shared, **FAST)
     delay(network, {name: PathDelay(0.002, 0.002) for name in network.hosts})
-    assert statistics.median(ping_ms(network, "h1", "h2")) == pytest.approx(8, abs=2.5)
-    assert statistics.median(ping_ms(network, "h1", "server")) == pytest.approx(16, abs=2.5)
-    assert statistics.median(ping_ms(network, "h1", "h3")) == pytest.approx(28, abs=2.5)
+    assert statistics.median(ping_ms(network, "h1", "h2")) == pytest.approx(8, abs=RTT_MS + 0.5)
+    assert statistics.median(ping_ms(network, "h1", "server")) == pytest.approx(16, abs=RTT_MS + 0.5)
+    assert statistics.median(ping_ms(network, "h1", "h3")) == pytest.approx(28, abs=RTT_MS + 0.5)
 
 
 def test_delay_adds_to_the_wait_in_a_full_bottleneck(build, delay):
@@ -138,7 +139,7 @@ def test_changes_hold_at_once_and_zero_resets(build, delay):
     for each_way_ms in (20, 2, 0, 8):
         backend.set({"h1": PathDelay(each_way_ms / 1e3, each_way_ms / 1e3)})
         median = statistics.median(ping_ms(network, "h1", "server"))
-        assert median == pytest.approx(2 * each_way_ms, abs=2)
+        assert median == pytest.approx(2 * each_way_ms, abs=RTT_MS)
     backend.set({"h1": PathDelay(up_loss=1.0)})
     assert one_way(network, "h1", "server", 20) == []
     backend.set({"h1": PathDelay()})
@@ -187,7 +188,7 @@ def test_a_second_start_is_refused_and_the_first_goes_on(build, delay):
         backend.start(network.delay_ports(), {}, {}, 1)
     with pytest.raises(TestbedError):
         type(backend)().start(network.delay_ports(), {}, {}, 1)
-    assert statistics.median(ping_ms(network, "h1", "server")) == pytest.approx(10, abs=2)
+    assert statistics.median(ping_ms(network, "h1", "server")) == pytest.approx(10, abs=RTT_MS)
 
 
 def test_stop_removes_the_rule_and_traffic_flows_undelayed(build, delay):
@@ -199,7 +200,7 @@ def test_stop_removes_the_rule_and_traffic_flows_undelayed(build, delay):
     assert before
     assert not traces_left(network)
     assert not os.path.exists(f"/proc/{pid}")
-    assert statistics.median(ping_ms(network, "h1", "server")) < 5
+    assert statistics.median(ping_ms(network, "h1", "server")) < 3 + RTT_MS
 
 
 @nfqueue_only
@@ -214,7 +215,7 @@ def test_a_stuck_or_dead_daemon_is_noticed_and_stop_still_ends_and_removes(build
     assert one_way(network, "h1", "server", 5) == []  # rather nothing than packets without their delay
     began = time.monotonic()
     backend.stop()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
     assert not rule_present(network)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from steady import measured
 
 from runners.reference import train
 from testbed.emulation import namespaces
@@ -163,6 +164,7 @@ def test_two_runs_side_by_side_and_programs_in_a_live_one(tmp_path):
     assert len(pd.read_csv(run_dir(tmp_path / "a") / "steps.csv")) > 2
 
 
+@measured
 def test_ping_and_iperf_agree_with_the_trace():
     trace = run_setup(load_experiment("quickstart")).network.link_changes["h1"][0][1]
     ping = testbed("exec", "quickstart", "h1", "--new", "--hold", "--", "ping", "-c", "10", "-i", "0.1", "server")
@@ -176,6 +178,7 @@ def test_ping_and_iperf_agree_with_the_trace():
         assert measured == pytest.approx(expected, rel=0.05)
 
 
+@measured
 def test_unmodified_ddp_script_is_slower_on_a_slower_uplink():
     seconds = {}
     for up in ("24 Mbit/s", "4 Mbit/s"):
@@ -190,6 +193,7 @@ def test_unmodified_ddp_script_is_slower_on_a_slower_uplink():
     assert seconds["4 Mbit/s"] > 1.5 * seconds["24 Mbit/s"], seconds  # the kernel's shaping, not the machine's speed
 
 
+@measured
 def test_shell_has_the_shaped_network():
     done = testbed("shell", "smoke", "--hold", input="h1 ping -c 3 -i 0.2 server\nnet\nexit\n")
     assert done.returncode == 0, done.stderr
@@ -198,6 +202,7 @@ def test_shell_has_the_shaped_network():
 
 
 @pytest.mark.skipif(not HOUSEHOLD.exists(), reason=f"no speed-test log of a real household at {HOUSEHOLD}")
+@measured
 def test_log_of_a_real_household(tmp_path):
     done = testbed("run", "smoke", "--out", str(tmp_path), "--set", f"links={{trace: {HOUSEHOLD}}}",
                    *sets("time_scale=600", "training.steps=10"))

@@ -14,13 +14,14 @@ import time
 from pathlib import Path
 
 import pytest
+from steady import measured
 from traffic import Flow, connect, flood, goodputs, ping_ms
 
 from testbed.cluster import Link, SharedLink
 from testbed.emulation.namespaces import run_in
 from testbed.errors import InputError
 
-pytestmark = pytest.mark.emulation
+pytestmark = [pytest.mark.emulation, measured]
 
 
 def interface_state(network, host: str) -> str:

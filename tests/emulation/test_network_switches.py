@@ -7,12 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from steady import measured
 from traffic import Flow, ping_ms
 
 from testbed.cluster import SharedLink
 from testbed.errors import CapabilityError
 
-pytestmark = pytest.mark.emulation
+pytestmark = [pytest.mark.emulation, measured]
 TOPOLOGIES = Path(__file__).parents[2] / "topologies"
 
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
+from steady import measured
 
 from testbed.cluster import Link, LinkState, SharedLink
 from testbed.cluster.model import SERVER
@@ -15,7 +16,7 @@ from testbed.emulation.delay.nfqueue import NfqueueBackend
 from testbed.emulation.link_model import access_links, server_delay
 from testbed.measurement.probes import ProbeResult, probe_links
 
-pytestmark = pytest.mark.emulation
+pytestmark = [pytest.mark.emulation, measured]
 
 CORE = Link(1e9, 1e9, 0.001, 0.001)
 CORE_STATE = LinkState(1e9, 1e9, 0.002)

@@ -6,6 +6,7 @@ import statistics
 import time
 
 import pytest
+from steady import measured
 from traffic import Flow, ping_ms
 
 from testbed.cluster import Link, LinkState
@@ -13,7 +14,7 @@ from testbed.emulation.delay.nfqueue import NfqueueBackend
 from testbed.emulation.link_model import WIRE_PER_GOODPUT, access_links
 from testbed.emulation.replay import Replayer, ReplayPlan
 
-pytestmark = pytest.mark.emulation
+pytestmark = [pytest.mark.emulation, measured]
 CORE = Link(1e9, 1e9)
 FAST, SLOW = LinkState(50e6, 20e6, 0.010), LinkState(50e6, 4e6, 0.040)
 
