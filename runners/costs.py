@@ -1,9 +1,10 @@
 """What a layer costs: FLOPs, parameters, bytes of state, of activations and of its output.
 
 Counts are for float32 and for one sample (a sequence of s tokens) unless they say otherwise. With d =
-d_model, f = d_ff, V = vocabulary, forward FLOPs of a block are those of its matrix products,
+d_model, f = d_ff, q = columns of queries, keys and values (3 d without grouped heads), u = f or with a gate 2 f,
+V = vocabulary, forward FLOPs of a block are those of its matrix products,
 
-    s (6 d² + 2 d² + 4 d f) + 4 s² d        (qkv, projection, feed-forward; scores and mixing)
+    s (2 d q + 2 d² + 2 d u + 2 f d) + 4 s² d        (qkv, projection, feed-forward; scores and mixing)
 
 as torch.utils.flop_counter counts them (a product of m×k by k×n is 2 m k n; the causal half of the
 attention scores is counted though a fused kernel skips it; norms, GELU and softmax are not counted). The
@@ -63,30 +64,56 @@ class LayerCost:
 
 def layer_costs(spec: ModelSpec) -> tuple[LayerCost, ...]:
     """Costs of the embedding, the blocks and the head, in order."""
-    d, f, s, v, heads = spec.d_model, spec.d_ff, spec.sequence, spec.vocabulary, spec.heads
+    d, f, s, v = spec.d_model, spec.d_ff, spec.sequence, spec.vocabulary
+    q, u = spec.qkv_width, spec.up_width
+    bias = 1 if spec.biased else 0
+    norm = (1 + bias) * d  # parameters
     embedding = LayerCost(
-        name=layer_name(spec, 0), parameters=(v + s) * d, forward_flops=0.0,
-        activation_bytes=2 * INDEX * s, output_bytes=FLOAT * s * d, working_bytes=FLOAT * s * d,
+        name=layer_name(spec, 0), parameters=(v + spec.position_rows) * d, forward_flops=0.0,
+        activation_bytes=(2 if spec.position_rows else 1) * INDEX * s, output_bytes=FLOAT * s * d,
+        working_bytes=FLOAT * s * d,
     )  # fmt: skip
     block = LayerCost(
-        name="", parameters=4 * d * d + 4 * d + 2 * d * f + f + d + 4 * d,
-        forward_flops=float(s * (8 * d * d + 4 * d * f) + 4 * s * s * d),
-        # input, norm 1, q k v, mixed heads, middle of the residual, norm 2: 8 d; before and after GELU: 2 f;
-        # mean and deviation of two norms: 4; log-sum-exp of each head
-        activation_bytes=FLOAT * s * (8 * d + 2 * f + 4 + heads),
-        output_bytes=FLOAT * s * d, working_bytes=FLOAT * s * 2 * max(f, 3 * d),
+        name="", parameters=d * (q + d) + d * (u + f) + bias * (q + u + 2 * d) + 2 * norm,
+        forward_flops=float(s * 2 * d * (q + d + u + f) + 4 * s * s * d),
+        activation_bytes=FLOAT * s * _kept_per_token(spec),
+        output_bytes=FLOAT * s * d, working_bytes=FLOAT * s * 2 * max(u, q),
     )  # fmt: skip
     head = LayerCost(
-        name=layer_name(spec, spec.layers + 1), parameters=2 * d + v * d, forward_flops=float(2 * s * d * v),
-        activation_bytes=FLOAT * s * (2 * d + 2 + v) + INDEX * s,
+        name=layer_name(spec, spec.layers + 1), parameters=norm + v * d, forward_flops=float(2 * s * d * v),
+        activation_bytes=FLOAT * s * (_norm_kept(spec) + d + v) + INDEX * s,
         output_bytes=0, working_bytes=FLOAT * s * 2 * v,
     )  # fmt: skip
     blocks = [LayerCost(**{**block.__dict__, "name": layer_name(spec, i)}) for i in range(1, layer_count(spec) - 1)]
     return (embedding, *blocks, head)
 
 
+def _norm_kept(spec: ModelSpec) -> int:
+    """Floats per token that autograd keeps of a norm: its input with mean and deviation (LayerNorm), or its input,
+    the root mean square and their quotient (RMSNorm)."""
+    return spec.d_model + 2 if spec.biased else 2 * spec.d_model + 1
+
+
+def _kept_per_token(spec: ModelSpec) -> int:
+    """Floats per token that autograd keeps of a block, its input included and its output not."""
+    d, f = spec.d_model, spec.d_ff
+    kept = 2 * _norm_kept(spec) + spec.heads  # and a log-sum-exp of each head
+    kept += 3 * d + f  # what products take: both norms' results, the mixed heads, the activation's result
+    if spec.family != "llama":
+        return kept + 3 * d + (f if spec.family == "gpt" else 0)  # q, k, v; GELU keeps its input, ReLU its result alone
+    # q and k rotated, and v: where nothing is repeated for groups, v is a part of qkv and keeps it whole
+    kept += 3 * d if spec.key_heads < spec.heads else 2 * d + spec.qkv_width
+    return kept + d + 3 * f  # a copy of the mixed heads; gate and up, silu(gate)
+
+
 def model_parameters(spec: ModelSpec) -> int:
+    """As trained here: with a head of its own."""
     return sum(layer.parameters for layer in layer_costs(spec))
+
+
+def published_parameters(spec: ModelSpec) -> int:
+    """As published: a head that is tied to the embedding counts once."""
+    return model_parameters(spec) - (spec.vocabulary * spec.d_model if spec.tied_head else 0)
 
 
 def training_flops(spec: ModelSpec, samples: int) -> float:

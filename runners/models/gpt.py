@@ -1,9 +1,13 @@
-"""A plain decoder-only transformer whose layers are addressed one by one.
+"""Decoder-only transformers whose layers are addressed one by one.
 
 Layer 0 is the embedding, layers 1 … L are the blocks, layer L+1 is the final norm with the output
 projection. Each layer has its own seeded generator, so the weights are the same whether the model is built
-whole or stage by stage, on whichever device. Pre-norm blocks, learned positions, GELU, untied output
-projection: GPT-2 (Radford et al. 2019) but for the untied head, which keeps every parameter in one stage.
+whole or stage by stage, on whichever device. The output projection is untied, which keeps every parameter in one
+stage.
+
+The classes here are those of the families gpt (pre-norm blocks, learned positions, GELU: GPT-2, Radford et al. 2019;
+GPT-3 in its larger sizes) and opt (the same with ReLU and positions counted from 2: Zhang et al. 2022). Those of
+llama are in runners/models/llama.py. All answer to the names norm1, qkv, projection, norm2, down; and up, or gate_up.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from runners.models import llama
 from testbed.cluster import ModelSpec
+from testbed.cluster.specs import OPT_POSITION_OFFSET
 
 INIT_STD = 0.02  # GPT-2; projections into the residual stream are scaled by 1 / sqrt(2 L) as there
 
@@ -26,10 +32,11 @@ class Embedding(nn.Module):
     def __init__(self, spec: ModelSpec):
         super().__init__()
         self.token = nn.Embedding(spec.vocabulary, spec.d_model)
-        self.position = nn.Embedding(spec.sequence, spec.d_model)
+        self.position = nn.Embedding(spec.position_rows, spec.d_model)
+        self.first = OPT_POSITION_OFFSET if spec.family == "opt" else 0
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        positions = torch.arange(self.first, self.first + tokens.shape[1], device=tokens.device)
         return self.token(tokens) + self.position(positions)
 
 
@@ -40,6 +47,7 @@ class Block(nn.Module):
         super().__init__()
         d = spec.d_model
         self.heads = spec.heads
+        self.activation = F.relu if spec.family == "opt" else F.gelu
         self.norm1 = nn.LayerNorm(d)
         self.qkv = nn.Linear(d, 3 * d)
         self.projection = nn.Linear(d, d)
@@ -55,7 +63,7 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        return x + self.down(self.activation(self.up(self.norm2(x))))
 
 
 class Head(nn.Module):
@@ -85,9 +93,8 @@ def _shape_only(spec: ModelSpec, index: int) -> nn.Module:
     if not 0 <= index < layer_count(spec):
         raise IndexError(f"layer {index} of {layer_count(spec)}")
     with torch.device("meta"):  # no memory and no draw from the global generator
-        if index == 0:
-            return Embedding(spec)
-        return Head(spec) if index == spec.layers + 1 else Block(spec)
+        kinds = (llama.Embedding, llama.Block, llama.Head) if spec.family == "llama" else (Embedding, Block, Head)
+        return kinds[0 if index == 0 else 2 if index == spec.layers + 1 else 1](spec)
 
 
 def parameter_count(spec: ModelSpec, index: int) -> int:
@@ -100,7 +107,7 @@ def build_layer(spec: ModelSpec, index: int, seed: int | None) -> nn.Module:
     layer = _shape_only(spec, index).to_empty(device=torch.get_default_device())
     if seed is None or next(layer.parameters()).is_meta:
         return layer
-    digest = hashlib.sha256(f"gpt layer {index} seed {seed}".encode()).digest()
+    digest = hashlib.sha256(f"{spec.family} layer {index} seed {seed}".encode()).digest()
     generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "big"))
     residual = INIT_STD / math.sqrt(2 * max(spec.layers, 1))
     with torch.no_grad():

@@ -152,6 +152,8 @@ def _override(data: dict[str, Any], item: str, lines: dict[tuple, int]) -> None:
         else:
             if target.get(part) is None:
                 target[part] = {}
+            elif part == "model" and isinstance(target[part], str):
+                target[part] = {"name": target[part]}  # a section that may be a name alone
             target = target[part]
         if not isinstance(target, (dict, list)):
             raise InputError(f"--set {item}", f"{'.'.join(map(str, parts[: i + 1]))} is a value, not a section")

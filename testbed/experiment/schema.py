@@ -6,6 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from testbed.cluster import ModelSpec
+from testbed.cluster.published import PUBLISHED, published
+from testbed.errors import InputError
 from testbed.experiment.quantities import Delay, Duration, PositiveDuration, Rate, Size, Speed, si
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)]
@@ -137,19 +140,58 @@ class DevicesSection(Section):
 
 
 class ModelSection(Section):
-    kind: Literal["gpt"] = Field("gpt", description="decoder-only transformer")
+    """A published model's name alone (`model: opt-13b`) will do; keys beside `name` replace its own."""
+
+    name: str | None = Field(None, description="a published shape, see docs/models.md: opt-125m … opt-175b, "
+                             "llama-2-7b, -13b, -70b, gpt-3-125m … gpt-3-175b")
+    kind: Literal["gpt", "opt", "llama"] = Field("gpt", description="family of decoder-only transformers")
     layers: int = Field(4, ge=1, le=1000, description="transformer blocks")
     d_model: int = Field(128, ge=1, description="width")
     heads: int = Field(4, ge=1, description="divides d_model")
+    kv_heads: int | None = Field(None, ge=1, description="heads of keys and values, divides heads; default heads")
     d_ff: int | None = Field(None, ge=1, description="default 4 × d_model")
-    sequence: int = Field(64, ge=2, description="tokens a sample")
+    sequence: int = Field(64, ge=2, description="tokens a sample; 1024 with a name")
     vocabulary: int = Field(256, ge=256, description="256: bytes")
+    positions: int | None = Field(None, ge=2, description="the context, and learned positions of gpt and opt; "
+                                  "default sequence")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _published(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+            return value
+        try:
+            spec = published(value["name"])
+        except InputError as error:
+            raise ValueError(error.message.removeprefix(f"{error.where}: ") + (f" ({error.hint})" if error.hint else "")
+                             ) from None
+        shape = {"kind": spec.family, "positions": spec.positions,
+                 **{k: getattr(spec, k) for k in ("layers", "d_model", "heads", "kv_heads", "d_ff", "sequence",
+                                                  "vocabulary")}}
+        return {**shape, **value, "name": spec.name}
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> ModelSection:
+    def _consistent(self) -> ModelSection:
         if self.d_model % self.heads:
             raise ValueError(f"d_model {self.d_model} is not a multiple of heads {self.heads}")
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+        if self.kv_heads and self.kv_heads != self.heads and self.kind != "llama":
+            raise ValueError(f"kv_heads {self.kv_heads} of {self.heads} heads needs kind: llama (found {self.kind})")
+        if self.kind == "llama" and self.d_model // self.heads % 2:
+            raise ValueError(f"rotary positions need an even d_model / heads; found {self.d_model} / {self.heads}")
+        if self.positions is not None and self.sequence > self.positions:
+            raise ValueError(f"sequence {self.sequence} is longer than the {self.positions} positions of the model")
         return self
+
+    @property
+    def spec(self) -> ModelSpec:
+        """As runners read it."""
+        tied = self.name is not None and PUBLISHED[self.name].tied_head
+        return ModelSpec(self.name or self.kind, self.layers, self.d_model, self.heads, self.d_ff or 4 * self.d_model,
+                         self.sequence, self.vocabulary, self.kind, self.kv_heads, self.positions, tied)
 
 
 class OptimizerSection(Section):

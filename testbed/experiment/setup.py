@@ -13,7 +13,6 @@ from testbed.cluster import (
     Device,
     Link,
     LinkState,
-    ModelSpec,
     OptimizerSpec,
     SharedLink,
     Topology,
@@ -82,11 +81,7 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
     network = network_setup(loaded, warnings)
     churn, absent, fractions = _churn(loaded, network.topology.homes, warnings)
     cluster = _cluster(loaded, network, fractions)
-    model = ModelSpec(
-        experiment.model.kind, experiment.model.layers, experiment.model.d_model, experiment.model.heads,
-        experiment.model.d_ff or 4 * experiment.model.d_model, experiment.model.sequence,
-        experiment.model.vocabulary,
-    )
+    model = experiment.model.spec
     o = training.optimizer
     spec = TrainingSpec(
         training.runner, training.batch, training.micro_batches, training.steps,
