@@ -17,7 +17,7 @@ from testbed.units import size
 
 _UML_BINARIES = ("linux.uml", "linux")
 _KERNEL_FIELDS = (
-    "network_namespaces", "mount_namespaces", "pid_namespaces", "veth", "bridge", "htb", "bfifo", "clsact",
+    "network_namespaces", "mount_namespaces", "pid_namespaces", "veth", "bridge", "htb", "bfifo", "fq_codel", "cake", "clsact",
     "u32", "mirred", "nfqueue", "ifb", "netem", "netem_seed",
 )
 _NO_ROOT = Found(False, "not tried: needs root")
@@ -36,6 +36,8 @@ class Capabilities:
     bridge: Found
     htb: Found
     bfifo: Found
+    fq_codel: Found
+    cake: Found
     clsact: Found
     u32: Found
     mirred: Found
@@ -84,6 +86,8 @@ _ROWS: dict[str, tuple[str, str, bool, str]] = {
     "bridge": ("Linux bridge", "switch: bridge", True, "modprobe bridge" + _KERNEL),
     "htb": ("HTB", "rates", True, "modprobe sch_htb" + _KERNEL),
     "bfifo": ("bfifo", "bottleneck buffers", True, "a kernel with CONFIG_NET_SCH_FIFO" + _KERNEL),
+    "fq_codel": ("fq_codel", "links.queue: fq_codel (optional)", False, "modprobe sch_fq_codel" + _KERNEL),
+    "cake": ("cake", "links.queue: cake (optional)", False, "modprobe sch_cake" + _KERNEL),
     "clsact": ("clsact", "uplink and downlink steering", True, "modprobe sch_ingress" + _KERNEL),
     "u32": ("u32 classifier", "uplink and downlink steering", True, "modprobe cls_u32" + _KERNEL),
     "mirred": ("mirred action", "uplink and downlink steering", True, "modprobe act_mirred" + _KERNEL),
@@ -245,6 +249,14 @@ def choose_delay_backend(caps: Capabilities, asked: str = "auto") -> str:
         hint = f"use --set network.delay_backend={other}, or: {lacking.remedy}" if other else lacking.remedy
         raise CapabilityError(f"delay backend {asked!r} doesn't work here: {lacking.how}", hint=hint)
     return asked
+
+
+def require_queue(caps: Capabilities, queue: str) -> None:
+    """Raises CapabilityError when this kernel has no such router queue ('fifo', 'fq_codel' or 'cake')."""
+    lacking = caps.bfifo if queue == "fifo" else getattr(caps, queue)
+    if not lacking.available:
+        raise CapabilityError(f"links.queue {queue!r} doesn't work here: {lacking.how}",
+                              hint=f"use --set links.queue=fifo, or: {lacking.remedy}")
 
 
 def require_switch(caps: Capabilities, switch: str) -> None:

@@ -18,6 +18,7 @@ BRIDGE_PORTS_MAX = 1023  # a Linux bridge has no more
 SWITCHES = ("bridge", "ovs")
 DELAY_BACKENDS = ("nfqueue", "netem")
 CORE = "core"
+OUTSIDE_LINK = Link(20e9, 20e9)  # real bit/s: never a bottleneck
 _VETH = "numtxqueues 1 numrxqueues 1"
 
 
@@ -27,6 +28,8 @@ class NetworkSettings:
 
     congestion_control: of every host's TCP. buffer_s: each bottleneck's buffer, in seconds at its rate.
     mtu: bytes of an IP packet, on every interface. burst_s: see testbed.emulation.shaping.default_burst_s.
+    queue: of every bottleneck; queue_interval_s: fq_codel's and cake's, in real seconds.
+    outside: a host of that name on the core, with a link that nothing fills, where cross traffic comes from.
     """
 
     switch: str = "bridge"
@@ -35,10 +38,15 @@ class NetworkSettings:
     delay_backend: str = "nfqueue"
     mtu: int = 1500
     burst_s: float = field(default_factory=shaping.default_burst_s)
+    queue: str = "fifo"
+    queue_interval_s: float = shaping.CODEL_INTERVAL_S
+    outside: str | None = None
 
     def __post_init__(self):
         if self.switch not in SWITCHES:
             raise unknown("network.switch", "switch", self.switch, SWITCHES)
+        if self.queue not in shaping.QUEUES:
+            raise unknown("links.queue", "queue", self.queue, shaping.QUEUES)
         if self.delay_backend not in DELAY_BACKENDS:
             raise unknown("network.delay_backend", "delay backend", self.delay_backend, DELAY_BACKENDS)
         if self.switch == "ovs" and self.delay_backend == "nfqueue":
@@ -169,10 +177,10 @@ def _taken(topology: Topology, kind: str, name: str) -> InputError:
     return InputError(f"topology {topology.name}", f"{kind} {name!r}: the name is taken; expected another")
 
 
-def _hosts(run_id: str, topology: Topology) -> dict[str, HostPort]:
+def _hosts(run_id: str, topology: Topology, outside: str | None) -> dict[str, HostPort]:
     behind = {home: shared.name for shared in topology.shared_links for home in shared.members}
     hosts: dict[str, HostPort] = {}
-    for index, name in enumerate((SERVER, *topology.homes)):
+    for index, name in enumerate((SERVER, *topology.homes, *([outside] if outside else []))):
         if name in hosts or name == CORE:
             raise _taken(topology, "home", name)
         hosts[name] = HostPort(
@@ -192,7 +200,8 @@ def link_shapes(name: str, link, settings: NetworkSettings) -> tuple[shaping.Sha
     shapes = []
     for direction, rate_bps in (("uplink", link.uplink_bps), ("downlink", link.downlink_bps)):
         try:
-            shapes.append(shaping.shape(rate_bps, settings.buffer_s, settings.mtu, settings.burst_s))
+            shapes.append(shaping.shape(rate_bps, settings.buffer_s, settings.mtu, settings.burst_s, settings.queue,
+                                        settings.queue_interval_s))
         except ValueError as error:
             raise InputError(f"link of {name}, {direction}", str(error)) from None
     return shapes[0], shapes[1]
@@ -207,16 +216,16 @@ def make_plan(
         InputError: a home without a link, a name that is taken, a rate that isn't positive, too many homes.
     """
     where = f"topology {topology.name}"
-    if len(topology.homes) > names.MAX_HOMES:
+    if len(topology.homes) + bool(settings.outside) > names.MAX_HOMES:
         raise InputError(where, f"{len(topology.homes)} homes; expected {names.MAX_HOMES} at most")
     for name in links:
         if name not in topology.homes:
             raise unknown("links", "home", name, topology.homes)
-    plan = NetworkPlan(names.net_namespace(run_id), settings, _hosts(run_id, topology))
+    plan = NetworkPlan(names.net_namespace(run_id), settings, _hosts(run_id, topology, settings.outside))
     core = plan._add_bridge(CORE)
     shared = plan._add_shared_links(topology, core)
     for name, host in plan.hosts.items():
-        link = topology.server_link if name == SERVER else links.get(name)
+        link = {SERVER: topology.server_link, settings.outside: OUTSIDE_LINK}.get(name) or links.get(name)
         if link is None:
             raise InputError(f"links of {where}", f"home {name!r} has none; expected one for each home")
         plan._add_access_link(host, link, core, shared.get(host.shared_link))

@@ -1,8 +1,8 @@
 """What tc is told for a rate and a buffer: pure functions that make command lines; tests need no root.
 
-A bottleneck is an HTB class for the rate and a byte-limited FIFO (bfifo) for the buffer. It is made once,
-by `add_bottleneck`, and only ever changed in place afterwards, by `change_bottleneck`: adding anew would
-drop the queue and leak a burst.
+A bottleneck is an HTB class for the rate and, below it, the router's queue: a byte-limited FIFO (bfifo), or
+fq_codel or cake with the same limit. It is made once, by `add_bottleneck`, and only ever changed in place
+afterwards, by `change_bottleneck`: adding anew would drop the queue and leak a burst.
 
 Why the uplink takes the way that `access_link` gives it. A queue that holds packets of a local socket
 pushes back on that socket ("TCP small queues": no more than a millisecond or so of data below TCP), so a
@@ -27,21 +27,31 @@ BURST_S = 0.002
 UML_BURST_S = 0.025
 BURST_MIN_FRAMES = 2
 BUFFER_MIN_FRAMES = 4
+QUEUES = ("fifo", "fq_codel", "cake")
+CODEL_INTERVAL_S = 0.1  # RFC 8289, section 4.3: the RTT of most paths
+_CODEL_TARGET = 1 / 20  # of the interval; but one and a half frames at least, or slow links starve
 QUANTUM_MAX_BYTES = 200_000  # more is 'big' to the kernel, which says so in its log
 _ETHERNET_BYTES = FRAME_BYTES - MTU
 _HEADER_BYTES = MTU - GOODPUT_BYTES
+
+_CAKE_MEMORY = 2  # bytes of memory for a byte of a full frame, rounded up from 2304 / 1514
 
 _ALL = "protocol all prio 1 u32 match u32 0 0"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A bottleneck as tc gets it. Rates and sizes count Ethernet frames (IP packet + 14 bytes)."""
+    """A bottleneck as tc gets it. Rates and sizes count Ethernet frames (IP packet + 14 bytes).
+
+    queue: one of QUEUES. interval_s: over which fq_codel and cake watch the delay [real s].
+    """
 
     rate_bps: int
     burst_bytes: int  # HTB burst and cburst
     quantum_bytes: int
-    limit_bytes: int  # of the bfifo
+    limit_bytes: int  # of the queue
+    queue: str = "fifo"
+    interval_s: float = CODEL_INTERVAL_S
 
 
 @functools.cache
@@ -58,7 +68,8 @@ def default_burst_s() -> float:
     return BURST_S
 
 
-def shape(goodput_bps: float, buffer_s: float, mtu: int = MTU, burst_s: float = BURST_S) -> Shape:
+def shape(goodput_bps: float, buffer_s: float, mtu: int = MTU, burst_s: float = BURST_S, queue: str = "fifo",
+          interval_s: float = CODEL_INTERVAL_S) -> Shape:
     """The bottleneck that lets one TCP flow carry `goodput_bps` of payload and holds `buffer_s` of queue.
 
     The rate grows by the share of headers in a full frame: 1514 / 1448 at an MTU of 1500. The burst is what
@@ -79,6 +90,8 @@ def shape(goodput_bps: float, buffer_s: float, mtu: int = MTU, burst_s: float = 
         burst_bytes=burst,
         quantum_bytes=min(burst, QUANTUM_MAX_BYTES),
         limit_bytes=max(BUFFER_MIN_FRAMES * frame, math.ceil(rate_bps / 8 * buffer_s)),
+        queue=queue,
+        interval_s=interval_s,
     )
 
 
@@ -90,7 +103,23 @@ def _class(dev: str, s: Shape) -> str:
 
 
 def _buffer(dev: str, s: Shape) -> str:
-    return f"dev {dev} parent 1:1 handle 10: bfifo limit {s.limit_bytes}b"
+    return f"dev {dev} parent 1:1 handle 10: {queue_options(s)}"
+
+
+def queue_options(s: Shape) -> str:
+    """The queue as tc gets it.
+
+    fq_codel counts its limit in packets, so full frames fill exactly the buffer. cake counts memory, of which
+    the kernel takes more than the frame; it gets no rate, since HTB above it has one that changes in place.
+    """
+    if s.queue == "fifo":
+        return f"bfifo limit {s.limit_bytes}b"
+    interval_us = round(s.interval_s * 1e6)
+    if s.queue == "cake":
+        return f"cake unlimited besteffort rtt {interval_us}us memlimit {_CAKE_MEMORY * s.limit_bytes}b"
+    target_us = max(round(interval_us * _CODEL_TARGET), math.ceil(1.5 * FRAME_BYTES * 8e6 / s.rate_bps))
+    packets = max(BUFFER_MIN_FRAMES, math.ceil(s.limit_bytes / FRAME_BYTES))
+    return f"fq_codel limit {packets} target {target_us}us interval {max(interval_us, target_us)}us quantum {FRAME_BYTES}"
 
 
 def add_bottleneck(dev: str, s: Shape) -> list[str]:
@@ -110,7 +139,7 @@ def change_bottleneck(dev: str, old: Shape, new: Shape) -> list[str]:
     lines = []
     if _class(dev, old) != _class(dev, new):
         lines.append(f"class change {_class(dev, new)}")
-    if old.limit_bytes != new.limit_bytes:
+    if _buffer(dev, old) != _buffer(dev, new):
         lines.append(f"qdisc change {_buffer(dev, new)}")
     return lines
 
