@@ -72,9 +72,16 @@ class ChurnController:
         self._on_event = on_event
         self._away = {*absent, *getattr(network, "down", ())}
         self._t0: float | None = None
+        self._next_due: float | None = None  # on CLOCK_MONOTONIC
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="churn", daemon=True)
+
+    @property
+    def overdue_s(self) -> float:
+        """For how long the next toggle has been due without being done [real s]; 0 when none is."""
+        due = self._next_due
+        return 0.0 if due is None else max(0.0, time.monotonic() - due)
 
     @property
     def away(self) -> frozenset[str]:
@@ -138,6 +145,7 @@ class ChurnController:
     def _follow(self) -> None:
         try:
             for due_s, device, action in self._schedule:
+                self._next_due = self._t0 + due_s * self._tdf
                 if self._stop.wait(max(0.0, self._t0 + due_s * self._tdf - time.monotonic())):
                     return
                 toggle = self.leave if action == "leave" else self.come_back
@@ -147,3 +155,5 @@ class ChurnController:
             text = f"churn ended early, at {device}'s {action} due at {due_s:g} s: {error}"
             now_s = max(0.0, (time.monotonic() - self._t0) / self._tdf)
             self._on_event({"t": now_s, "node": "testbed", "event": "warning", "text": text})
+        finally:
+            self._next_due = None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from testbed.cluster import LinkState
@@ -14,13 +16,16 @@ from testbed.cluster.model import SERVER
 from testbed.emulation import cleanup
 from testbed.emulation.capabilities import Capabilities
 from testbed.emulation.churn import ChurnController
+from testbed.emulation.link_monitor import Interference, LinkMonitor
 from testbed.emulation.shaped import ShapedNetwork
 from testbed.emulation.signals import Interrupted, interruptible
 from testbed.emulation.state import RunState
 from testbed.emulation.workers import WorkerPool
 from testbed.errors import TestbedError
 from testbed.experiment.setup import RunSetup
+from testbed.measurement.fidelity import thresholds_of
 from testbed.measurement.host_monitor import HostMonitor
+from testbed.measurement.live_verdict import LiveVerdict
 from testbed.measurement.probes import probe_links
 from testbed.measurement.run_folder import RunFolder
 
@@ -50,6 +55,8 @@ class EmulationRun:
         self._t0: float | None = None
         self._durations: dict[str, float] = {}
         self._commands: list[str] = []
+        self._live = LiveVerdict(thresholds_of(folder.manifest), self.experiment.tdf)
+        self._live_lock = threading.Lock()
 
     def run(self, after: Callable[[ShapedNetwork], None] | None = None) -> RunResult:
         """Build, probe, train, tear down. `after` runs at the end of training with the network still up (--keep)."""
@@ -82,6 +89,11 @@ class EmulationRun:
     def _event(self, event: dict[str, Any]) -> None:
         self.folder.recorder.append(event)
         self.progress.event(event)
+        with self._live_lock:
+            found = self._live.feed(event)
+        for text in found:
+            at = datetime.now().astimezone().isoformat(sep=" ", timespec="milliseconds")
+            self._engine_event("warning", text=f"INVALID from {self.now():.1f} s emulated ({at}) on: {text}")
 
     def _engine_event(self, event: str, node: str = "testbed", **fields: Any) -> None:
         self._event({"t": self.now(), "node": node, "event": event, **fields})
@@ -89,6 +101,14 @@ class EmulationRun:
     def _link_event(self, t_s: float, home: str, link: LinkState, late_s: float) -> None:
         self._engine_event("link", home, down_bps=link.down_bps, up_bps=link.up_bps, rtt_s=link.rtt_s,
                            jitter_s=link.jitter_s, loss=link.loss, late=late_s / self.experiment.tdf)
+
+    def _interference(self, found: Interference) -> None:
+        self._engine_event("interference", found.node, quantity=found.quantity, direction=found.direction,
+                           set=found.set, measured=found.measured, text=found.text)
+
+    def _cross_traffic_event(self, t_s: float, home: str, direction: str, rate_bps: float, late_s: float) -> None:
+        self._engine_event("cross_traffic", home, direction=direction, rate_bps=rate_bps,
+                           late=late_s / self.experiment.tdf)
 
     def _inside(self, state: RunState, after: Callable[[ShapedNetwork], None] | None) -> RunResult:
         e, setup = self.experiment, self.setup
@@ -99,6 +119,8 @@ class EmulationRun:
                 state, setup.network.topology, setup.network.link_changes, caps=self.caps,
                 delay_backend=e.network.delay_backend, switch=e.network.switch,
                 congestion_control=e.network.congestion_control, buffer_s=e.links.buffer, tdf=e.tdf, seed=e.seed,
+                queue=e.links.queue, cross_traffic=setup.network.cross_traffic,
+                on_cross_traffic=self._cross_traffic_event,
                 label=str(setup.loaded.path), on_link=self._link_event, log_dir=self.folder.logs,
             )
             self.progress.stage(f"building the network: {len(setup.network.topology.homes)} homes, "
@@ -119,8 +141,17 @@ class EmulationRun:
             self._timed("workers", lambda: self._start_workers(pool, shaped))
             churn = ChurnController(setup.churn, mode=e.availability.churn, network=shaped.network, pool=pool,
                                     tdf=e.tdf, on_event=self._event)
-            monitor = HostMonitor(self._event, self.now, shaped.backend.stats)
+            links = LinkMonitor(shaped.network, self._interference, delay_backend=shaped.backend_name).start()
+            stack.callback(links.stop)
+
+            def watched() -> dict[str, Any]:
+                return {"replay_overdue": shaped.replay_overdue_s, "churn_overdue": churn.overdue_s,
+                        "links_watched": int(links.error is None)}
+
+            monitor = HostMonitor(self._event, self.now, shaped.backend.stats, more=watched)
             self._t0 = time.monotonic() + 0.2
+            zero = datetime.now().astimezone() + timedelta(seconds=self._t0 - time.monotonic())
+            self.folder.write_manifest(zero_at=zero.isoformat(timespec="milliseconds"))
             for home, series in setup.network.link_changes.items():
                 self._link_event(0.0, home, series[0][1], 0.0)
             self._link_event(0.0, SERVER, setup.network.server_state, 0.0)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from testbed.cluster import Link, SharedLink, Topology
 from testbed.emulation import batch, cleanup, hosts, namespaces, netlink, plan, shaping
 from testbed.emulation.counters import QueueCounters, QueueReader
+from testbed.emulation.expectations import Expectations
 from testbed.emulation.hosts import DelayPort, HostPort, SharedPort
 from testbed.emulation.openvswitch import OpenVSwitch
 from testbed.emulation.plan import NetworkSettings, plan_commands
@@ -38,6 +39,7 @@ class EmulatedNetwork:
 
     Attributes:
         hosts: by name, the homes and 'server'.
+        outside: the host where cross traffic comes from, if the settings name one; it is not among `hosts`.
         net: the `mininet.net.Mininet` object, from `start` on; hosts' shells start with their first command.
         net_namespace: name of the namespace with the bridges.
         commands: what was applied so far, as text; see also `changes_not_listed`.
@@ -56,13 +58,17 @@ class EmulatedNetwork:
         """
         self.state, self.topology, self.settings = state, topology, settings or NetworkSettings()
         self.plan = plan.make_plan(state.run_id, topology, links, self.settings)
-        self.hosts: dict[str, HostPort] = self.plan.hosts
+        self.hosts: dict[str, HostPort] = {n: h for n, h in self.plan.hosts.items() if n != self.settings.outside}
+        self.outside: HostPort | None = self.plan.hosts.get(self.settings.outside)
         self.shared: dict[str, SharedPort] = self.plan.shared
         self.net_namespace = self.plan.net_netns
         self.commands: list[str] = []
         self.changes_not_listed = 0
         self.down: set[str] = set()  # hosts whose link is cut
+        # Shape by interface, and whether a host's link is cut by ('cut', host); see link_monitor
+        self.expected = Expectations()
         self._shapes = dict(self.plan.shapes)
+        self.expected.set(self._shapes)
         self._tc = batch.Batch("tc", self.net_namespace)
         self._ip = batch.Batch("ip", self.net_namespace)
         self._route: netlink.Route | None = None  # of the run's own namespace
@@ -104,7 +110,7 @@ class EmulatedNetwork:
         batch.run("bridge", p.bridge_lines, netns)
         with ThreadPoolExecutor(1) as background:
             shaping_done = background.submit(batch.run, "tc", p.tc_lines, netns)
-            hosts.set_up(self.hosts.values(), self.settings.congestion_control)
+            hosts.set_up(self.plan.hosts.values(), self.settings.congestion_control)
             shaping_done.result()
         self.commands += p.commands()
         self._processes = [process_value(process.start()) for process in (self._tc, self._ip)]
@@ -170,6 +176,7 @@ class EmulatedNetwork:
             lines = [line for dev, new in shapes.items()
                      for line in shaping.change_bottleneck(dev, self._shapes[dev], new)]
             if lines:
+                self.expected.set(shapes)
                 self._tc.run(lines)
                 self._note(f"tc -n {self.net_namespace} ", lines)
             self._shapes.update(shapes)
@@ -183,6 +190,7 @@ class EmulatedNetwork:
         """
         host = self.host(name)
         with self._lock:
+            self.expected.set({("cut", name): True})
             self._set_link(host, "down")
             self.down.add(name)
 
@@ -194,6 +202,7 @@ class EmulatedNetwork:
         """
         host = self.host(name)
         with self._lock:
+            self.expected.set({("cut", name): False})
             self._set_link(host, "up")
             # The bridge learns of the carrier from a kernel thread that waits for its turn at the routing
             # lock: after the command's end, by up to a second while other networks come and go.
@@ -219,7 +228,7 @@ class EmulatedNetwork:
 
     def delay_ports(self) -> dict[str, DelayPort]:
         """The hosts as delay backends take them."""
-        return {name: hosts.delay_port(host) for name, host in self.hosts.items()}
+        return {name: hosts.delay_port(host) for name, host in self.plan.hosts.items()}
 
     def shared_ports(self) -> dict[str, SharedPort]:
         """The shared links as delay backends take them."""

@@ -122,14 +122,23 @@ class Replayer:
         self._on_step, self._on_error = on_step, on_error
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._next_due: float | None = None  # on CLOCK_MONOTONIC
 
     def start(self, t0_monotonic: float) -> None:
         """Begin; emulated time 0 is at that moment of CLOCK_MONOTONIC."""
         if self._thread:
             raise RuntimeError("already started")
+        if self.plan.batches:
+            self._next_due = t0_monotonic + self.plan.batches[0].due_s
         self._thread = threading.Thread(
             target=self._run, args=(t0_monotonic,), name="link replay", daemon=True)
         self._thread.start()
+
+    @property
+    def overdue_s(self) -> float:
+        """For how long the next change has been due without being in force [real s]; 0 when none is."""
+        due = self._next_due
+        return 0.0 if due is None else max(0.0, time.monotonic() - due)
 
     @property
     def done(self) -> bool:
@@ -148,7 +157,14 @@ class Replayer:
             self._thread.join()
 
     def _run(self, t0: float) -> None:
+        try:
+            self._apply_all(t0)
+        finally:
+            self._next_due = None
+
+    def _apply_all(self, t0: float) -> None:
         for batch in self.plan.batches:
+            self._next_due = t0 + batch.due_s
             if self._stopping.wait(max(0.0, t0 + batch.due_s - time.monotonic())):
                 return
             try:

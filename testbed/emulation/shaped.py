@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -11,11 +11,14 @@ from typing import Any
 
 from testbed.cluster import LinkState, SharedLink, Topology
 from testbed.cluster.model import SERVER
-from testbed.emulation.capabilities import Capabilities, choose_delay_backend
+from testbed.emulation.capabilities import Capabilities, choose_delay_backend, require_queue
+from testbed.emulation.cross_traffic import OUTSIDE, Stream
+from testbed.emulation.cross_traffic_source import CrossTraffic, OnRate
 from testbed.emulation.delay.base import DelayBackend
 from testbed.emulation.link_model import AccessLink, access_links, server_delay
 from testbed.emulation.network import EmulatedNetwork, NetworkSettings
 from testbed.emulation.replay import Replayer, ReplayPlan
+from testbed.emulation.shaping import CODEL_INTERVAL_S
 from testbed.emulation.state import STATE_DIR, RunState, process_value
 from testbed.errors import TestbedError
 
@@ -31,7 +34,8 @@ class ShapedNetwork:
         changes: each home's settings over emulated time, the first at 0.
         caps: what this machine can do.
         delay_backend: 'auto', 'netem' or 'nfqueue'.
-        switch, congestion_control, buffer_s: see NetworkSettings.
+        switch, congestion_control, buffer_s, queue: see NetworkSettings.
+        cross_traffic: runs from `begin` on; on_cross_traffic: see CrossTraffic.
         tdf: time dilation factor. seed: of loss and jitter. label: what others find this network by.
         on_link: called for each setting that was applied, as (emulated time, home, settings, seconds late).
         log_dir: for the delay line's log.
@@ -39,15 +43,21 @@ class ShapedNetwork:
 
     def __init__(self, state: RunState, topology: Topology, changes: dict[str, list[tuple[float, LinkState]]], *,
                  caps: Capabilities, delay_backend: str = "auto", switch: str = "bridge",
-                 congestion_control: str = "cubic", buffer_s: float = 0.1, tdf: float = 1.0, seed: int = 0,
+                 congestion_control: str = "cubic", buffer_s: float = 0.1, queue: str = "fifo",
+                 cross_traffic: Sequence[Stream] = (), on_cross_traffic: OnRate | None = None,
+                 tdf: float = 1.0, seed: int = 0,
                  label: str = "", on_link: Callable[[float, str, LinkState, float], None] | None = None,
                  log_dir: Path | None = None):
         self.state, self.topology, self.changes, self.tdf, self.seed = state, topology, changes, tdf, seed
         self.backend_name = choose_delay_backend(caps, delay_backend)
         self._settings = NetworkSettings(
             switch=switch, congestion_control=congestion_control, buffer_s=buffer_s * tdf,
-            delay_backend=self.backend_name,
+            delay_backend=self.backend_name, queue=queue, queue_interval_s=CODEL_INTERVAL_S * tdf,
+            outside=OUTSIDE if cross_traffic else None,
         )
+        require_queue(caps, queue)
+        self._streams, self._on_cross_traffic = cross_traffic, on_cross_traffic
+        self._cross_traffic: CrossTraffic | None = None
         self._on_link, self._log_dir, self._label = on_link, log_dir, label
         self._stack = ExitStack()
         self._replayer: Replayer | None = None
@@ -65,6 +75,11 @@ class ShapedNetwork:
             self.backend = make_backend(self.backend_name, self._log_dir)
             stack.callback(self.backend.stop)
             self._start_backend(links)
+            if self._streams:
+                self._cross_traffic = CrossTraffic(
+                    self.state, self._streams, self.network.hosts, self.network.outside, tdf=self.tdf,
+                    on_rate=self._on_cross_traffic)
+                stack.callback(self._cross_traffic.stop)
             self._write_hosts()
             self._stack = stack.pop_all()
         return self
@@ -78,10 +93,12 @@ class ShapedNetwork:
             self.state.record("process", process_value(pid))
 
     def begin(self, t0_monotonic: float) -> None:
-        """Start the replay: emulated time 0 is at that moment of CLOCK_MONOTONIC."""
+        """Start the replay and the cross traffic: emulated time 0 is at that moment of CLOCK_MONOTONIC."""
         plan = ReplayPlan.build(self.changes, self.topology.server_link, self.topology.shared_links, tdf=self.tdf)
         self._replayer = Replayer(plan, self.network, self.backend, on_step=self._applied, on_error=self._failed_step)
         self._replayer.start(t0_monotonic)
+        if self._cross_traffic is not None:
+            self._cross_traffic.begin(t0_monotonic)
 
     def _failed_step(self, error: Exception) -> None:
         self.trouble = self.trouble or f"a change of the links could not be applied: {error}"
@@ -96,6 +113,8 @@ class ShapedNetwork:
         """Is the network still what it should be? Raises TestbedError when a part of it has failed."""
         if getattr(self.backend, "alive", True) is False:
             self.trouble = self.trouble or "the delay line ended"
+        if self._cross_traffic is not None and not self._cross_traffic.alive:
+            self.trouble = self.trouble or "the source of cross traffic ended"
         if self.trouble:
             raise TestbedError(self.trouble)
 
@@ -106,6 +125,11 @@ class ShapedNetwork:
     def commands(self) -> list[str]:
         """Everything that was applied, for the manifest."""
         return [*self.network.commands, *self.backend.commands()]
+
+    @property
+    def replay_overdue_s(self) -> float:
+        """For how long the next change of the links has been due without being in force [real s]."""
+        return self._replayer.overdue_s if self._replayer is not None else 0.0
 
     def stop_replay(self) -> None:
         """Links stay as they are from now on. Idempotent."""

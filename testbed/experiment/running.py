@@ -15,11 +15,15 @@ import yaml
 
 from testbed import __version__, units
 from testbed.emulation.capabilities import Capabilities, choose_delay_backend
+from testbed.emulation.cross_traffic import OUTSIDE
 from testbed.emulation.dry_run import delay_lines, network_commands, replay_lines
 from testbed.emulation.engine import EmulationRun, ProgressLike
 from testbed.emulation.network import NetworkSettings
+from testbed.emulation.shaping import CODEL_INTERVAL_S
+from testbed.experiment.cross_traffic import described
 from testbed.experiment.machine import capable, check_congestion_control
 from testbed.experiment.setup import RunSetup
+from testbed.measurement.thresholds import Thresholds
 from testbed.measurement.run_folder import RunFolder, check_space, json_text
 
 _PACKAGES = ("torch", "numpy", "pyzmq", "msgspec", "pyroute2", "scapy", "pandas", "pydantic")
@@ -71,7 +75,7 @@ def manifest(setup: RunSetup, caps: Capabilities, command: str) -> dict[str, Any
         "engine": e.engine,
         "delay_backend": choose_delay_backend(caps, e.network.delay_backend),
         "probes_enabled": e.probes.enabled,
-        "fidelity_thresholds": e.fidelity,
+        "fidelity_thresholds": asdict(Thresholds.from_mapping(e.fidelity.thresholds)),
         "link_source": setup.network.link_source,
         "churn": [{"t": t, "device": d, "action": a} for t, d, a in setup.churn],
         "warnings": setup.warnings,
@@ -97,7 +101,9 @@ def dry_run_text(setup: RunSetup, *, as_json: bool = False) -> str:
     e = setup.loaded.experiment
     network = setup.network
     settings = NetworkSettings(switch=e.network.switch, congestion_control=e.network.congestion_control,
-                               buffer_s=e.links.buffer * e.tdf)
+                               buffer_s=e.links.buffer * e.tdf, queue=e.links.queue,
+                               queue_interval_s=CODEL_INTERVAL_S * e.tdf,
+                               outside=OUTSIDE if network.cross_traffic else None)
     commands = [*network_commands(network.topology, network.link_changes, settings, e.tdf),
                 *delay_lines(network.topology, network.link_changes, e.tdf),
                 *replay_lines(network.topology, network.link_changes, e.tdf)]
@@ -106,6 +112,8 @@ def dry_run_text(setup: RunSetup, *, as_json: bool = False) -> str:
             "plan": json.loads(json_text(setup.plan)), "warnings": setup.warnings, "commands": commands,
             "link_changes": {h: len(s) for h, s in setup.network.link_changes.items()},
             "churn": setup.churn,
+            "cross_traffic": [{"home": s.home, "direction": s.direction, "changes": s.changes}
+                              for s in network.cross_traffic],
         })
     lines = [f"experiment {e.name} ({setup.loaded.path})", ""]
     lines += [f"warning: {w}" for w in setup.warnings]
@@ -117,6 +125,8 @@ def dry_run_text(setup: RunSetup, *, as_json: bool = False) -> str:
         s = series[0][1]
         lines.append(f"  {home:10} {units.rate(s.down_bps):>12} {units.rate(s.up_bps):>12} {units.duration(s.rtt_s):>9}"
                      f"  {len(series) - 1} changes  [{setup.network.link_source[home]}]")
+    if network.cross_traffic:
+        lines += ["", "cross traffic:", *(f"  {line}" for line in described(network.cross_traffic))]
     lines += ["", "churn:"] + ([f"  {t:8.1f} s  {d} {a}" for t, d, a in setup.churn[:50]] or ["  none"])
     if len(setup.churn) > 50:
         lines.append(f"  … {len(setup.churn) - 50} more")

@@ -73,6 +73,8 @@ class LinksSection(Section):
     """What shapes each home's access link: a trace file, or constant values."""
 
     trace: str | None = Field(None, description="a link trace; any format that `testbed traces inspect` reads")
+    preset: str | None = Field(None, description="links made from public figures, one a home, by seed: dsl, fttc, "
+                               "cable, fibre, lte, satellite or mixed, see traces/README.md")
     format: str | None = Field(None, description="force the trace's format instead of detecting it")
     read: dict[str, float | str | list[str]] = Field(
         default_factory=dict, description="what the file does not say, as the options of `testbed traces`: map, zone, "
@@ -92,14 +94,19 @@ class LinksSection(Section):
     interpolate: Literal["step", "linear"] = Field("step", description="between samples: hold, or a straight line")
     resolution: PositiveDuration = Field(si(0.1), description="changes closer than this (real time) are merged")
     buffer: PositiveDuration = Field(si(0.1), description="bottleneck buffer, as time at the link's rate")
+    queue: Literal["fifo", "fq_codel", "cake"] = Field(
+        "fifo", description="how every bottleneck queues: byte FIFO, or fq_codel or cake where the kernel has them")
 
     @model_validator(mode="after")
     def _trace_or_constant(self) -> LinksSection:
         constants = [self.download, self.upload, self.rtt]
-        if self.trace is None and any(c is None for c in constants):
-            raise ValueError("expected either trace, or all of download, upload and rtt")
-        if self.trace is not None and any(c is not None for c in constants):
-            raise ValueError("trace and constant download/upload/rtt exclude each other; remove one")
+        if self.trace is not None and self.preset is not None:
+            raise ValueError("trace and preset exclude each other; remove one")
+        source = "trace" if self.trace is not None else "preset" if self.preset is not None else None
+        if source is None and any(c is None for c in constants):
+            raise ValueError("expected either trace, or preset, or all of download, upload and rtt")
+        if source is not None and any(c is not None for c in constants):
+            raise ValueError(f"{source} and constant download/upload/rtt exclude each other; remove one")
         if self.mapping and self.assign != "by-name":
             raise ValueError(f"mapping needs assign: by-name (found {self.assign})")
         return self
@@ -109,6 +116,8 @@ class AvailabilitySection(Section):
     """When devices are there. Without a trace they always are."""
 
     trace: str | None = Field(None, description="an availability trace (device, start, end)")
+    preset: str | None = Field(None, description="availability made from public figures, one series a device, by "
+                               "seed: evening, overnight-idle, office, flaky, see traces/README.md")
     format: str | None = Field(None, description="force the trace's format instead of detecting it")
     read: dict[str, float | str | list[str]] = Field(
         default_factory=dict, description="what the file does not say, as the options of `testbed traces`: map, zone, "
@@ -120,6 +129,12 @@ class AvailabilitySection(Section):
     end: Literal["loop", "hold", "stop"] = Field("hold", description="what happens after the trace's end")
     churn: Literal["kill", "suspend", "disconnect"] = Field(
         "kill", description="what leaving is: process dies with its memory, frozen, or only the link is down")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> AvailabilitySection:
+        if self.trace is not None and self.preset is not None:
+            raise ValueError("trace and preset exclude each other; remove one")
+        return self
 
 
 class DeviceDefinition(Section):
@@ -135,6 +150,10 @@ class DevicesSection(Section):
                                 description="of traces/devices/, or of `define`")
     assign: Literal["round-robin", "random"] = Field("round-robin", description="which profile each home gets")
     mapping: dict[str, str] = Field(default_factory=dict, description="home: profile; the others by `assign`")
+    population: str | None = Field(None, description="draw the homes' devices from this population, by seed: households, "
+                                   "volunteers, phones, laptops, desktops, single-board-computers, mixed; see "
+                                   "docs/models.md")
+    count: int | None = Field(None, ge=1, description="how many devices, so homes, where topology does not say")
     define: dict[str, DeviceDefinition] = Field(default_factory=dict, description="profiles of your own")
     speed_factor: float = Field(1.0, ge=1e-6, le=1e6, description="multiplies every speed, to fit a small model")
 
@@ -233,11 +252,52 @@ class NetworkSection(Section):
     congestion_control: str = Field("cubic", pattern=r"^[a-z0-9_]+$", description="TCP's, in every host")
 
 
+class CrossTrafficSection(Section):
+    """Other people's traffic in some homes, while training runs. Datagrams that don't slow down."""
+
+    homes: Literal["all"] | list[Name] = Field("all", description="which homes have it, each its own")
+    direction: Literal["down", "up", "both"] = Field("down", description="seen from the home")
+    rate: Rate | None = Field(None, description="as a speed test would count it: what it takes from the link")
+    on: PositiveDuration | None = Field(None, description="length of a burst, with `off`; without both: constant")
+    off: PositiveDuration | None = Field(None, description="length of the pause after a burst")
+    periods: Literal["exponential", "fixed"] = Field(
+        "exponential", description="on and off are means of random lengths (by seed), or the lengths themselves")
+    trace: str | None = Field(None, description="instead of rate: a CSV file with columns time and rate")
+    end: Literal["loop", "hold", "stop"] = Field("loop", description="what happens after a trace's last sample")
+    start: Duration = Field(si(0.0), description="when it begins")
+    stop: PositiveDuration | None = Field(None, description="when it ends; default: with the experiment")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> CrossTrafficSection:
+        if (self.rate is None) == (self.trace is None):
+            raise ValueError("expected either rate or trace")
+        if (self.on is None) != (self.off is None):
+            raise ValueError("on and off belong together; expected both or neither")
+        if self.trace is not None and self.on is not None:
+            raise ValueError("a trace says itself when it is on; remove on and off, or trace")
+        return self
+
+
 class ProbesSection(Section):
     """Measurement of every link before training starts; the verdict needs it."""
 
     enabled: bool = Field(True, description="without probes no run is called VALID")
     seconds: PositiveDuration = Field(si(1.0), description="length of one rate measurement")
+
+
+class FidelitySection(Section):
+    """What the verdict allows; the defaults are in docs/fidelity.md."""
+
+    thresholds: dict[str, float | str] = Field(
+        default_factory=dict, description="of the verdict, by name, e.g. `{replay_late_s: 100 ms}`; the others stay")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _thresholds_alone(cls, data: Any) -> Any:
+        """Thresholds without the word: `fidelity: {replay_late_s: 100 ms}`."""
+        if isinstance(data, dict) and not any(isinstance(value, dict) for value in data.values()):
+            return {"thresholds": data}
+        return data
 
 
 class OutputsSection(Section):
@@ -262,7 +322,18 @@ class Experiment(Section):
     time_scale: float = Field(1.0, gt=0, le=1e5, description="trace seconds that pass in one emulated second")
     tdf: float = Field(1.0, ge=0.1, le=1000, description="time dilation: real seconds an emulated second takes")
     time_limit: PositiveDuration = Field(si(1800.0), description="emulated time after which the run is ended")
+    cross_traffic: list[CrossTrafficSection] = Field(
+        default_factory=list, description="other traffic in the homes, see docs/cross-traffic.md")
     probes: ProbesSection = Field(default_factory=ProbesSection)
-    fidelity: dict[str, float | str] = Field(
-        default_factory=dict, description="thresholds of the verdict to override, see docs/fidelity.md")
+    fidelity: FidelitySection = Field(default_factory=FidelitySection)
     outputs: OutputsSection = Field(default_factory=OutputsSection)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_many_homes_as_devices(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("devices"), dict):
+            return data
+        count, topology = data["devices"].get("count"), data.get("topology") or {}
+        if count is None or not isinstance(topology, dict) or {"homes", "file"} & topology.keys():
+            return data
+        return {**data, "topology": {**topology, "homes": count}}

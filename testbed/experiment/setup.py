@@ -21,8 +21,10 @@ from testbed.cluster import (
 from testbed.cluster.devices import DeviceProfile, load_profiles
 from testbed.cluster.model import SERVER
 from testbed.cluster.topology_file import load_topology
+from testbed.emulation.cross_traffic import Stream
 from testbed.emulation.link_model import access_link
 from testbed.errors import InputError, nearest, unknown
+from testbed.experiment.cross_traffic import overload_warnings, read_cross_traffic
 from testbed.experiment.loading import LoadedExperiment
 from testbed.experiment.schema import NeighbourhoodSection, TopologySection, TrainingSection
 from testbed.measurement.thresholds import Thresholds
@@ -44,6 +46,7 @@ class NetworkSetup:
     link_changes: dict[str, list[tuple[float, LinkState]]]  # a home's settings, the first at 0
     server_state: LinkState
     link_source: dict[str, str]  # home -> which series of which file
+    cross_traffic: tuple[Stream, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,9 @@ def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup
     _check_delays(loaded, topology, changes)
     server = topology.server_link
     state = LinkState(server.downlink_bps, server.uplink_bps, server.uplink_delay_s + server.downlink_delay_s)
-    return NetworkSetup(topology, changes, state, sources)
+    streams = read_cross_traffic(loaded, topology.homes)
+    warnings += overload_warnings(streams, changes)
+    return NetworkSetup(topology, changes, state, sources, streams)
 
 
 def run_setup(loaded: LoadedExperiment) -> RunSetup:
@@ -77,7 +82,7 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
     training = experiment.training
     runner = load_runner(training.runner, where=loaded.where("training", "runner"))
     _check_options(loaded, runner)
-    Thresholds.from_mapping(experiment.fidelity, loaded.where("fidelity"))
+    Thresholds.from_mapping(experiment.fidelity.thresholds, loaded.where("fidelity", "thresholds"))
     network = network_setup(loaded, warnings)
     churn, absent, fractions = _churn(loaded, network.topology.homes, warnings)
     cluster = _cluster(loaded, network, fractions)
@@ -184,15 +189,20 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
     if section.trace is None:
         state = LinkState(section.download, section.upload, section.rtt, section.jitter or 0.0, section.loss or 0.0)
         return {h: [(0.0, state)] for h in homes}, {h: "constant" for h in homes}
-    path = loaded.file(section.trace, "links", "trace", folders=True)
     report = Report()
-    population = _read(loaded, "links",
-                       lambda: read_links(path, format=section.format, report=report, **_options(section)))
-    where = loaded.where("links", "assign")
-    named = assign(homes, list(population), section.assign, seed=e.seed, mapping=section.mapping, where=where)
+    if section.preset is not None:
+        source, population = f"preset {section.preset}", _generated_links(loaded, len(homes))
+        named = assign(homes, list(population), "random", seed=e.seed)
+    else:
+        path = loaded.file(section.trace, "links", "trace", folders=True)
+        source = path.name
+        population = _read(loaded, "links",
+                           lambda: read_links(path, format=section.format, report=report, **_options(section)))
+        named = assign(homes, list(population), section.assign, seed=e.seed, mapping=section.mapping,
+                       where=loaded.where("links", "assign"))
     repaired = sum(r.count for r in report.repairs.values())
     if repaired:
-        warnings.append(f"{path.name}: {repaired} repairs when reading ({', '.join(report.repairs)}); "
+        warnings.append(f"{source}: {repaired} repairs when reading ({', '.join(report.repairs)}); "
                         f"testbed traces inspect {section.trace} lists them")
     changes, sources = {}, {}
     offsets = _offsets(loaded, named, population)
@@ -210,9 +220,19 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
                                     s.jitter_s if section.jitter is None else section.jitter,
                                     s.loss if section.loss is None else section.loss)) for t, s in series]
         changes[home] = series
-        sources[home] = f"{path.name}: {named[home]}" + (f" from {offsets[home]:.0f} s" if offsets[home] else "")
+        sources[home] = f"{source}: {named[home]}" + (f" from {offsets[home]:.0f} s" if offsets[home] else "")
     _warn_short_rtt(changes, topology, warnings)
     return changes, sources
+
+
+def _generated_links(loaded: LoadedExperiment, homes: int):
+    """A population of the preset, long enough for the experiment, or a day that repeats."""
+    e, name = loaded.experiment, loaded.experiment.links.preset
+    if name != "mixed" and name not in LINKS:
+        raise unknown(loaded.where("links", "preset"), "link preset", name, [*LINKS, "mixed"])
+    needed = e.links.start + e.time_limit * e.time_scale
+    return generate_links(mixed(homes) if name == "mixed" else {name: homes}, seed=e.seed % 2**32,
+                          duration_s=min(DAY_S, LINK_STEP_S * (1 + needed // LINK_STEP_S)), step_s=LINK_STEP_S)
 
 
 def _options(section) -> dict:
@@ -276,14 +296,22 @@ def _churn(loaded: LoadedExperiment, homes: tuple[str, ...], warnings: list[str]
     events: list[tuple[float, str, str]] = []
     absent: set[str] = set()
     fractions = dict.fromkeys(homes, 1.0)
-    if section.trace is None:
+    if section.trace is None and section.preset is None:
         return events, absent, fractions
-    path = loaded.file(section.trace, "availability", "trace", folders=True)
-    population = _read(loaded, "availability",
-                       lambda: read_availability(path, format=section.format, **_options(section)))
     where = loaded.where("availability", "assign")
-    names = homes
-    if section.assign == "by-name":
+    names, method = homes, section.assign
+    if section.preset is not None:
+        if section.preset not in AVAILABILITY:
+            raise unknown(loaded.where("availability", "preset"), "availability preset", section.preset, AVAILABILITY)
+        needed = section.start + e.time_limit * e.time_scale
+        population = generate_availability(section.preset, len(homes), seed=e.seed % 2**32,
+                                           days=min(7, 1 + int(needed // DAY_S)))
+        method = "one-to-one"
+    else:
+        path = loaded.file(section.trace, "availability", "trace", folders=True)
+        population = _read(loaded, "availability",
+                           lambda: read_availability(path, format=section.format, **_options(section)))
+    if method == "by-name":
         for name in section.mapping:
             if name not in homes:
                 raise unknown(loaded.where("availability", "mapping"), "device", name, homes)
@@ -295,7 +323,7 @@ def _churn(loaded: LoadedExperiment, homes: tuple[str, ...], warnings: list[str]
         always = [h for h in homes if h not in names]
         if always:
             warnings.append(f"always available, not being in {path.name}: {', '.join(always)}")
-    named = assign(names, list(population), section.assign, seed=e.seed, mapping=section.mapping, where=where)
+    named = assign(names, list(population), method, seed=e.seed, mapping=section.mapping, where=where)
     for device in names:
         trace = population[named[device]]
         if section.end == "stop":
@@ -327,13 +355,17 @@ def _cluster(loaded: LoadedExperiment, network: NetworkSetup, fractions: dict[st
             raise unknown(where, "home", home, homes)
         if name not in profiles:
             raise unknown(where, "device profile", name, profiles)
-    chosen = assign(homes, section.profiles, section.assign, seed=loaded.experiment.seed)
-    chosen.update(section.mapping)
+    if section.population is not None:
+        devices = dict(zip(homes, _drawn(loaded, profiles, len(homes))))
+    else:
+        chosen = assign(homes, section.profiles, section.assign, seed=loaded.experiment.seed)
+        devices = {home: profiles[chosen[home]] for home in homes}
+    devices.update({home: profiles[name] for home, name in section.mapping.items()})
     topology = network.topology
     behind = {m: s.delay_s for s in topology.shared_links for m in s.members}
 
     def device(home: str) -> Device:
-        p = profiles[chosen[home]]
+        p = devices[home]
         link = access_link(network.link_changes[home][0][1], topology.server_link, behind.get(home, 0.0)).link
         return Device(home, p.flops * section.speed_factor, p.memory_bytes, link, p.name, fractions[home], p.power_w)
 
@@ -342,3 +374,13 @@ def _cluster(loaded: LoadedExperiment, network: NetworkSetup, fractions: dict[st
         Device(SERVER, server.speed, int(server.memory), topology.server_link, "server"),
         tuple(device(h) for h in homes), topology.shared_links,
     )
+
+
+def _drawn(loaded: LoadedExperiment, profiles: dict[str, DeviceProfile], homes: int) -> list[DeviceProfile]:
+    section, known = loaded.experiment.devices, load_populations()
+    if section.population not in known:
+        raise unknown(loaded.where("devices", "population"), "device population", section.population, known)
+    if section.count is not None and section.count != homes:
+        raise InputError(loaded.where("devices", "count"), f"{section.count} devices for {homes} homes; a home has one",
+                         hint="leave out topology.homes, or devices.count")
+    return draw(known[section.population], homes, loaded.experiment.seed, profiles)

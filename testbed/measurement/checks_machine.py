@@ -9,23 +9,33 @@ from testbed.measurement.checks import Check, Context, judged, unmeasured
 from testbed.measurement.events import select
 
 
-def _late(c: Context, kind: str, name: str, title: str, limit_s: float) -> Check:
-    rows = select(c.events, kind)
+def _late(c: Context, kind: str, overdue: str, name: str, title: str, limit_s: float) -> Check:
+    """How late things were done, and for how long something has been due that was not done (yet)."""
+    rows, hosts = select(c.events, kind), select(c.events, "host")
     rows = rows[rows["late"].notna()]
-    if not len(rows):
+    waited = hosts[hosts[overdue] > limit_s]
+    if not len(rows) and not len(waited):
         return unmeasured(name, title, limit_s, "s", "none was due")
     late_s = rows["late"] * c.tdf
-    worst, bad = rows.loc[late_s.idxmax()], rows[late_s > limit_s]
+    bad = rows[late_s > limit_s]
+    first = min((t for t in (bad["t"].min(), waited["t"].min()) if np.isfinite(t)), default=None)
+    if len(waited) and not waited[overdue].max() <= late_s.max():
+        at = waited.loc[waited[overdue].idxmax()]
+        text = f"at {at['t']:.1f} s one had been due for that long and was not done"
+        return judged(name, title, at[overdue], limit_s, "s", text, "", first)
+    worst = rows.loc[late_s.idxmax()]
     text = f"{worst['node']} at {worst['t']:.1f} s; {len(bad)} of {len(rows)} later than the threshold"
-    return judged(name, title, late_s.max(), limit_s, "s", text, worst["node"], bad["t"].min())
+    return judged(name, title, late_s.max(), limit_s, "s", text, worst["node"], first)
 
 
 def replay_late(c: Context) -> Check:
-    return _late(c, "link", "replay_late", "Link changes applied late, worst", c.limits.replay_late_s)
+    title = "Link changes applied late, worst"
+    return _late(c, "link", "replay_overdue", "replay_late", title, c.limits.replay_late_s)
 
 
 def churn_late(c: Context) -> Check:
-    return _late(c, "churn", "churn_late", "Devices toggled late, worst", c.limits.churn_late_s)
+    title = "Devices toggled late, worst"
+    return _late(c, "churn", "churn_overdue", "churn_late", title, c.limits.churn_late_s)
 
 
 def _per_second(
@@ -72,20 +82,45 @@ def delay_lag(c: Context) -> list[Check]:
             1.0,
             "age of its counters",
         ),
+        _pauses(c),
     ]
 
 
-def sched_delay(c: Context) -> Check:
+def _pauses(c: Context) -> Check:
+    """The delay line's process was stopped by a signal: every packet waited, however short it was."""
+    title, limit = "Delay line paused", c.limits.delay_pauses
+    hosts = select(c.events, "host")
+    hosts = hosts[hosts["delay_paused"].notna()]
+    if not len(hosts):
+        return unmeasured("delay_paused", title, limit, "times", "not reported")
+    bad = hosts[hosts["delay_paused"] > 0]
+    text = "its process was stopped and continued by a signal"
+    return judged("delay_paused", title, hosts["delay_paused"].sum(), limit, "times", text, "delay line",
+                  bad["t"].min())
+
+
+def sched_delay(c: Context) -> list[Check]:
     """How late the engine's own thread was woken, in real seconds."""
-    return _per_second(
-        c,
-        "sched_delay",
-        "sched_delay",
-        "Late wake-ups, worst of a second",
-        c.limits.sched_delay_s,
-        0.95,
-        "without the worst 5 % of the seconds",
-    )
+    return [
+        _per_second(
+            c,
+            "sched_delay",
+            "sched_delay",
+            "Late wake-ups, worst of a second",
+            c.limits.sched_delay_s,
+            0.95,
+            "without the worst 5 % of the seconds",
+        ),
+        _per_second(
+            c,
+            "sched_delay",
+            "sched_delay_max",
+            "Engine stood still, longest",
+            c.limits.sched_delay_max_s,
+            1.0,
+            "any wake-up",
+        ),
+    ]
 
 
 def overruns(c: Context) -> list[Check]:

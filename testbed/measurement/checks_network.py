@@ -147,4 +147,19 @@ def overflow(c: Context) -> Check:
     )
 
 
-NETWORK_CHECKS = (probes_present, rate_error, rtt_error, leak, overflow)
+def interference(c: Context) -> Check:
+    """Rates, buffers, queues and link states that are not what the tool set: somebody else changed them."""
+    title, limit = "Links changed behind the tool's back", c.limits.interference
+    rows, hosts = select(c.events, "interference"), select(c.events, "host")
+    if not len(rows) and not (hosts["links_watched"] > 0).any():
+        return unmeasured("interference", title, limit, "changes", "the links were not watched")
+    if not len(rows):
+        return judged("interference", title, 0, limit, "changes", "every change was the tool's own")
+    texts = [f"{text} (at {t:.1f} s)" for t, text in zip(rows["t"], rows["text"]) if isinstance(text, str)]
+    more = f"; {len(texts) - 4} more" if len(texts) > 4 else ""
+    nodes = ", ".join(dict.fromkeys(str(n) for n in rows["node"]))
+    return judged("interference", title, len(rows), limit, "changes", "; ".join(texts[:4]) + more, nodes,
+                  rows["t"].min())
+
+
+NETWORK_CHECKS = (probes_present, rate_error, rtt_error, leak, interference, overflow)

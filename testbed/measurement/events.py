@@ -33,8 +33,11 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "worker": ("state", "pid", "exit"),
     "host": (
         "cpu", "steal", "load", "memory_bytes", "memory_available_bytes", "memory_stall", "cpu_stall",
-        "sched_delay", "delay_lag_p99", "delay_lag_max", "delay_overflowed", "delay_age", "delay_cpu",
+        "sched_delay", "delay_lag_p99", "delay_lag_max", "delay_overflowed", "delay_age", "delay_cpu", "delay_paused",
+        "replay_overdue", "churn_overdue", "links_watched",
     ),
+    "interference": ("quantity", "direction", "set", "measured", "text"),
+    "cross_traffic": ("direction", "rate_bps", "late"),
     "warning": ("text",),
     # from runners
     "step": ("step", "loss", "start", "end", "samples", "attempt", "devices"),

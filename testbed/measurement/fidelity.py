@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import pandas as pd
@@ -41,13 +42,15 @@ class Verdict:
     label: 'VALID'; 'INVALID' or 'INVALID: not measured', with reasons; or 'UNVERIFIED' when nothing failed
     but the experiment switched its probes off (valid is False, there are no reasons). notes: what a reader
     should know about a verdict that is based on less than usual. invalid_since_s: emulated time of the first
-    violation, None when valid or unknown.
+    violation, None when valid or unknown. started_at: wall-clock time of emulated second 0 (ISO 8601).
     """
 
     valid: bool
     reasons: list[Reason]
     checks: list[Check]
     notes: list[str]
+    started_at: str | None = None
+    tdf: float = 1.0
 
     @property
     def label(self) -> str:
@@ -61,12 +64,21 @@ class Verdict:
     def invalid_since_s(self) -> float | None:
         return min((r.at_s for r in self.reasons if r.at_s is not None), default=None)
 
+    @property
+    def invalid_at(self) -> str | None:
+        """Wall-clock time of the first violation, ISO 8601 with milliseconds; None when valid or unknown."""
+        since = self.invalid_since_s
+        return None if since is None else wall_time(self.started_at, since, self.tdf)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: fidelity.json."""
         return {
             "verdict": self.label,
             "valid": self.valid,
             "invalid_since_s": self.invalid_since_s,
+            "invalid_at": self.invalid_at,
+            "started_at": self.started_at,
+            "tdf": self.tdf,
             "reasons": [dataclasses.asdict(r) for r in self.reasons],
             "notes": list(self.notes),
             "checks": [dataclasses.asdict(c) for c in self.checks],
@@ -79,7 +91,18 @@ class Verdict:
             reasons=[Reason(**r) for r in data["reasons"]],
             checks=[Check(**c) for c in data["checks"]],
             notes=list(data.get("notes", [])),
+            started_at=data.get("started_at"),
+            tdf=float(data.get("tdf") or 1.0),
         )
+
+
+def wall_time(started_at: str | None, t_s: float, tdf: float) -> str | None:
+    """When emulated time `t_s` was, ISO 8601 with milliseconds; None where the start is not known."""
+    try:
+        start = datetime.fromisoformat(str(started_at))
+    except ValueError:
+        return None
+    return (start + timedelta(seconds=t_s * tdf)).isoformat(timespec="milliseconds")
 
 
 def setting(manifest: Mapping[str, Any], name: str, default: Any = None) -> Any:
@@ -104,6 +127,14 @@ def probes_wanted(manifest: Mapping[str, Any]) -> bool:
     return bool(probes)
 
 
+def thresholds_of(manifest: Mapping[str, Any]) -> Thresholds:
+    """The run's thresholds: the experiment's `fidelity: thresholds:` over the defaults. Raises InputError."""
+    given = (manifest.get("experiment") or {}).get("fidelity")
+    if isinstance(given, Mapping) and "thresholds" in given:
+        given = given["thresholds"]
+    return Thresholds.from_mapping(given)
+
+
 def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresholds | None = None) -> Verdict:
     """Judge a run, or what there is of it.
 
@@ -118,7 +149,7 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
     if setting(manifest, "engine") == "simulation":
         note = "simulated in virtual time: there is no network and no machine to measure"
         return Verdict(True, [], [], [note])
-    limits = thresholds or Thresholds.from_mapping((manifest.get("experiment") or {}).get("fidelity"))
+    limits = thresholds or thresholds_of(manifest)
     context = Context(events, limits, time_dilation(manifest))
     checks: list[Check] = []
     for make in (*NETWORK_CHECKS, *MACHINE_CHECKS):
@@ -140,7 +171,7 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
         for c in checks
         if c.ok is False
     ]
-    return Verdict(probed and not reasons, reasons, checks, notes)
+    return Verdict(probed and not reasons, reasons, checks, notes, setting(manifest, "zero_at"), context.tdf)
 
 
 def _sentence(check: Check) -> str:

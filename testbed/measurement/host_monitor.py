@@ -60,6 +60,7 @@ class HostMonitor:
         overflowed (a
             count since its start), age_s and cpu_s; or None where nothing can be measured.
         interval_s: real seconds between events.
+        more: further fields of each event (docs/events.md), as the engine knows them at that moment.
     """
 
     def __init__(
@@ -68,12 +69,15 @@ class HostMonitor:
         now: Callable[[], float],
         delay_stats: Callable[[], Any] | None = None,
         interval_s: float = 1.0,
+        more: Callable[[], dict[str, Any]] | None = None,
     ):
+        self._more = more
         self._on_event, self._now, self._delay_stats = on_event, now, delay_stats
         self._interval_s = interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="host-monitor", daemon=True)
         self._overflowed = self._delay_cpu = 0.0
+        self._pauses = 0
 
     def start(self) -> HostMonitor:
         self._thread.start()
@@ -146,4 +150,10 @@ class HostMonitor:
             event["delay_age"] = stats.age_s
             event["delay_cpu"] = (stats.cpu_s - self._delay_cpu) / self._interval_s
             self._overflowed, self._delay_cpu = stats.overflowed, stats.cpu_s
+            pauses = getattr(stats, "pauses", None)
+            if pauses is not None:
+                event["delay_paused"] = pauses - self._pauses
+                self._pauses = pauses
+        if self._more is not None:
+            event |= self._more()
         return event

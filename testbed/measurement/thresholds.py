@@ -30,6 +30,7 @@ class Thresholds:
     )
     leak_window_s: float = 1.0
     leak_allowance_bytes: float = 4 * 1514  # whole frames on a window's edges, and the shaper's least burst
+    interference: float = 0  # changes of links that the tool did not make
     overflow_drops: float = 0  # packets dropped because the emulation's own queues were full
     # the engine's punctuality: real seconds
     replay_late_s: float = 0.05  # worst change of a link setting
@@ -37,7 +38,9 @@ class Thresholds:
     delay_lag_p99_s: float = 0.005  # of the packets of a second; holds in 95 % of the seconds
     delay_lag_max_s: float = 0.1  # any packet
     delay_stuck_s: float = 2.0  # age of the delay line's own figures: older means that it hangs or died
+    delay_pauses: float = 0  # times that the delay line's process was stopped and continued
     sched_delay_s: float = 0.02  # worst wake-up in a second; holds in 95 % of the seconds
+    sched_delay_max_s: float = 0.5  # any wake-up: later means that the engine itself stood still
     # compute pacing
     overrun_time: float = 0.02  # time beyond flops / speed, as a fraction of all paced time
     overrun_count: float = 0.05  # fraction of computations that overran by more than overrun_noticeable

@@ -87,6 +87,11 @@ def _status(data: RunData) -> str:
     )
 
 
+def _wall(at: str | None) -> str:
+    """' of emulated time, DATE TIME by the clock', or nothing where it is not known."""
+    return f" of emulated time, {at.replace('T', ' ')} by the clock" if at else ""
+
+
 def _verdict(data: RunData) -> str:
     v = data.verdict
     notes = "".join(f"<p>{escape(n)}</p>" for n in v.notes)
@@ -101,7 +106,7 @@ def _verdict(data: RunData) -> str:
         return f'<div class="banner warn" id="verdict"><h2>{escape(v.label)}</h2>{notes}<p>{link}</p></div>'
     since = v.invalid_since_s
     when = (
-        f" The first violation was at {since:.1f} s; what came before it is unaffected."
+        f" The first violation was at {since:.1f} s{_wall(v.invalid_at)}; what came before it is unaffected."
         if since and since > 0
         else ""
     )

@@ -45,6 +45,7 @@ class RunSummary:
     reasons: list[str]
     notes: list[str]
     invalid_since_s: float | None
+    invalid_at: str | None
     error: str | None
     devices: int
     steps: int
@@ -144,6 +145,7 @@ def summarize(run_dir: str | Path | RunFolder, events: pd.DataFrame | None = Non
         reasons=[r.text for r in verdict.reasons],
         notes=verdict.notes,
         invalid_since_s=verdict.invalid_since_s,
+        invalid_at=verdict.invalid_at,
         error=str(manifest["error"]) if manifest.get("error") else None,
         devices=len(devices),
         steps=len(counted),

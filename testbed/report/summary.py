@@ -89,6 +89,11 @@ def _interval(s: RunSummary) -> str:
     return "; ".join(parts)
 
 
+def _wall(at: str | None) -> str:
+    """', 14:03:12.250 by the clock', or nothing where it is not known."""
+    return f", {at.partition('T')[2][:12]} by the clock" if at else ""
+
+
 def render_verdict(s: RunSummary) -> RenderableType:
     """The verdict as a panel; INVALID as loud as an error."""
     if s.verdict == "VALID":
@@ -101,7 +106,8 @@ def render_verdict(s: RunSummary) -> RenderableType:
     lines = [f"✗ {reason}" for reason in s.reasons] + s.notes
     if s.invalid_since_s is not None:
         lines.append(
-            f"first violation at {s.invalid_since_s:.1f} s; the results are kept, but don't rely on them"
+            f"INVALID since {s.invalid_since_s:.1f} s emulated{_wall(s.invalid_at)}; the results are kept, "
+            "but don't rely on them"
         )
     return Panel(
         Text("\n".join(lines), style="red"),

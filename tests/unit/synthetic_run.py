@@ -292,6 +292,10 @@ def _host(w: _World, end_s: float) -> None:
                 "delay_overflowed": 0,
                 "delay_age": 0.1,
                 "delay_cpu": 0.06,
+                "delay_paused": 0,
+                "replay_overdue": 0.0,
+                "churn_overdue": 0.0,
+                "links_watched": 1,
                 **w.s.host_fields,
             },
         )

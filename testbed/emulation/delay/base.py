@@ -79,6 +79,7 @@ class DelayStats:
     kernel dropped because a queue or socket was full: a fault of the emulation, never a setting.
     age_s: how old these figures are; more than a second or two means that the backend is stuck or dead.
     cpu_s: processor time that the backend used since start; 0 where the kernel does the work.
+    pauses: how often its process was stopped and continued (SIGSTOP, SIGCONT); None where there is none.
     """
 
     packets: int = 0
@@ -91,6 +92,7 @@ class DelayStats:
     lag_max_s: float = 0.0
     age_s: float = 0.0
     cpu_s: float = 0.0
+    pauses: int | None = None
 
 
 @runtime_checkable

@@ -72,6 +72,7 @@ class Daemon:
                 send(self._control, Failed(error.errno or 0, str(error)))
                 return
             self._control.setblocking(False)
+            signal.signal(signal.SIGCONT, self._continued)
             self._line.add_handler(self._control.fileno(), self._hear)
             scheduler = _go_first()
             self._tick()
@@ -106,6 +107,10 @@ class Daemon:
             netfilter.bind_queue(sock, number, MAX_PACKETS)
         stack.callback(_remove_rule, rules)
         return netfilter.add_rule(rules, start.prefix, QUEUES)
+
+    def _continued(self, *_) -> None:
+        """Somebody had stopped this process: packets waited meanwhile, however short it was."""
+        self._memory[shared_stats.PAUSES] += 1
 
     def _hear(self) -> None:
         try:

@@ -8,7 +8,7 @@ import time
 
 from testbed.emulation.delay.base import DelayStats
 
-PACKETS, RELEASED, LOST, QUEUED, OVERFLOWED, HEARTBEAT, CPU = range(7)
+PACKETS, RELEASED, LOST, QUEUED, OVERFLOWED, HEARTBEAT, CPU, PAUSES = range(8)
 HISTOGRAM = 16  # index of the first lag bucket
 _STEP_NS = 20_000
 _LINEAR = 1024  # buckets of 20 us up to 20 ms, then one for each doubling
@@ -71,4 +71,5 @@ class Reader:
             lag_max_s=_quantile(counts, total, 1.0),
             age_s=max(0.0, (time.monotonic_ns() - beat) * 1e-9) if beat else 0.0,
             cpu_s=m[CPU] * 1e-9,
+            pauses=m[PAUSES],
         )
