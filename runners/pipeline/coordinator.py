@@ -44,11 +44,7 @@ class Coordinator:
     def __init__(self, node: Node, plan: Plan):
         self.node, self.plan = node, plan
         self.steps = plan.training.steps
-        self.options = parse_options(plan.training.options)
-        self.layers = range(layer_count(plan.model))
-        self.first_choice = Assignment.from_data(plan.data["assignment"])
-        planner = Planner(plan.model, plan.training, self.options)
-        self.replanner = Replanner(plan.cluster, planner, self.first_choice)
+        self._prepare(plan)
         self.peers: dict[str, Peer] = {}
         self.ledger = Ledger(node, plan.training.batch)
         self.checkpoints = CheckpointStore(len(self.layers))
@@ -62,6 +58,15 @@ class Coordinator:
         self.pausing: str | None = None  # the device for whose sake training pauses
         self.pause_at: int | None = None
         self.grace_over = False
+        self.deserted = False  # nobody is there to go on with
+
+    def _prepare(self, plan: Plan) -> None:
+        """What is particular to stages: options, units of state (`layers`), first_choice, replanner."""
+        self.options = parse_options(plan.training.options)
+        self.layers = range(layer_count(plan.model))
+        self.first_choice = Assignment.from_data(plan.data["assignment"])
+        planner = Planner(plan.model, plan.training, self.options)
+        self.replanner = Replanner(plan.cluster, planner, self.first_choice)
 
     async def run(self) -> None:
         """Train; returns when the last step is complete."""
@@ -155,6 +160,11 @@ class Coordinator:
         elif kind == p.PAUSED and self.running and meta["epoch"] == self.epoch:
             self.pause_at = meta["version"]
             await self._paused()
+        elif self.running and meta.get("epoch") == self.epoch:
+            await self._on_other(name, meta)
+
+    async def _on_other(self, name: str, meta: dict[str, Any]) -> None:
+        """A report of this epoch that stages don't send."""
 
     async def _paused(self) -> None:
         """When every stage has finished the step after which training pauses: on to the next epoch."""
@@ -209,7 +219,11 @@ class Coordinator:
             return
         assignment = await self._choose()
         if assignment is not None:
+            self.deserted = False
             self._start(assignment)
+        elif not self.peers and self.epoch and not self.deserted:
+            self.deserted = True
+            self.node.record("warning", text="no device is there: training waits")
 
     async def _choose(self) -> Assignment | None:
         """The stages of the next epoch; None: wait for more devices."""
@@ -253,11 +267,17 @@ class Coordinator:
             )  # fmt: skip
         self.node.record(
             "plan", devices=list(assignment.devices), epoch=self.epoch, version=state.version,
-            stages=[s.layers for s in assignment.stages], step_time_s=assignment.step_time_s,
-            moved_bytes=moved_bytes(sources, self.replanner.layer_bytes),
-            note=f"{self.options.schedule} from step {state.version}: "
-            + ", ".join(f"{s.device} ({s.layers})" for s in assignment.stages),
+            step_time_s=assignment.step_time_s, moved_bytes=moved_bytes(sources, self.replanner.layer_bytes),
+            **self._about(assignment, state),
         )  # fmt: skip
+
+    def _about(self, assignment: Assignment, state: StateId) -> dict[str, Any]:
+        """Further fields of the plan event."""
+        stages = ", ".join(f"{s.device} ({s.layers})" for s in assignment.stages)
+        return {
+            "stages": [s.layers for s in assignment.stages],
+            "note": f"{self.options.schedule} from step {state.version}: {stages}",
+        }
 
     def _give(self, to: str, state: StateId, layers: list[int]) -> None:
         for layer in layers:

@@ -83,7 +83,7 @@ class Epoch:
         )
 
     def position(self, device: str) -> int | None:
-        return next((i for i, (name, _, _) in enumerate(self.stages) if name == device), None)
+        return next((i for i, stage in enumerate(self.stages) if stage[0] == device), None)
 
 
 Note = dict[str, Any]  # DONE's fields: step, epoch, stage, began, ended, loss (of the last stage)

@@ -25,11 +25,13 @@ class Worker:
     def __init__(self, node: Node, plan: Plan, memory: Memory):
         self.node, self.memory = node, memory
         self.cluster, self.model, self.training = plan.cluster, plan.model, plan.training
-        self.options = parse_options(plan.training.options)
+        self.options = self._parse(plan.training.options)
         self.epoch: p.Epoch | None = None
         self.data: Outbox | None = None  # to other stages; replaced each epoch
         self.tasks: list[asyncio.Task] = []  # of the epoch
         self.drains: list[asyncio.Task] = []
+
+    _parse = staticmethod(parse_options)
 
     async def run(self) -> None:
         """Until cancelled.
@@ -64,6 +66,7 @@ class Worker:
             meta = (await self.node.recv(SERVER, p.CONTROL)).meta
             kind = meta["kind"]
             if kind == p.HALT:
+                await self._settle()
                 await self._stop_epoch()
                 if self.memory.stage is not None:
                     await self.node.compute(self.memory.shelve, flops=0, label="copy")
@@ -79,6 +82,14 @@ class Worker:
                 if self.uploader.state == state:
                     await self.uploader.stop()
                 self._checkpoint_over(state, complete=False)
+            else:
+                self._on_other(meta)
+
+    async def _settle(self) -> None:
+        """Wait for what HALT must not cut short."""
+
+    def _on_other(self, meta: dict[str, Any]) -> None:
+        """A control message that stages don't get."""
 
     def _checkpoint_over(self, state: StateId, *, complete: bool) -> None:
         if self.epoch is None:
@@ -151,25 +162,14 @@ class Worker:
             self._give(epoch, to, layers)
         here = epoch.position(self.node.name)
         if here is not None:
-            _, first, end = epoch.stages[here]
-            self.memory.stage = await self._build(epoch, first, end)
+            self.memory.stage = await self._build(epoch, here)
         # layers that move away are kept until the first update, by when whoever takes them has them
         keeps = self.options.local_copies
         self.memory.forget({epoch.state, epoch.complete, epoch.uploading} if keeps else ())
         if here is None:
             return
         self._report(p.READY, epoch=epoch.number, stage=here)
-        executor = Executor(
-            self.node,
-            self.model,
-            self.training,
-            self.options,
-            epoch,
-            here,
-            self.memory,
-            self.data,
-            self._report,
-        )
+        executor = self._executor(epoch, here)
         for step in range(epoch.state.version, self.training.steps):
             if here == 0 and epoch.paused:
                 self._report(p.PAUSED, epoch=epoch.number, version=step)
@@ -179,8 +179,14 @@ class Worker:
                 self.uploader.start(self.memory.stage.state, copy)
                 self._watch(self.uploader.task)
 
-    async def _build(self, epoch: p.Epoch, first: int, end: int) -> Stage | HollowStage:
+    def _executor(self, epoch: p.Epoch, here: int) -> Executor:
+        return Executor(
+            self.node, self.model, self.training, self.options, epoch, here, self.memory, self.data, self._report
+        )
+
+    async def _build(self, epoch: p.Epoch, here: int) -> Stage | HollowStage:
         states, options = await self._gather(epoch), self.options
+        _, first, end = epoch.stages[here]
 
         def build() -> Stage | HollowStage:
             return make_stage(
