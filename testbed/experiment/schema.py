@@ -258,10 +258,10 @@ class CrossTrafficSection(Section):
     homes: Literal["all"] | list[Name] = Field("all", description="which homes have it, each its own")
     direction: Literal["down", "up", "both"] = Field("down", description="seen from the home")
     rate: Rate | None = Field(None, description="as a speed test would count it: what it takes from the link")
-    on: PositiveDuration | None = Field(None, description="length of a burst, with `off`; without both: constant")
-    off: PositiveDuration | None = Field(None, description="length of the pause after a burst")
+    burst: PositiveDuration | None = Field(None, description="on for so long, with `pause`; without both: constant")
+    pause: PositiveDuration | None = Field(None, description="then off for so long")
     periods: Literal["exponential", "fixed"] = Field(
-        "exponential", description="on and off are means of random lengths (by seed), or the lengths themselves")
+        "exponential", description="burst and pause are means of random lengths (by seed), or the lengths themselves")
     trace: str | None = Field(None, description="instead of rate: a CSV file with columns time and rate")
     end: Literal["loop", "hold", "stop"] = Field("loop", description="what happens after a trace's last sample")
     start: Duration = Field(si(0.0), description="when it begins")
@@ -271,10 +271,10 @@ class CrossTrafficSection(Section):
     def _one_kind(self) -> CrossTrafficSection:
         if (self.rate is None) == (self.trace is None):
             raise ValueError("expected either rate or trace")
-        if (self.on is None) != (self.off is None):
-            raise ValueError("on and off belong together; expected both or neither")
-        if self.trace is not None and self.on is not None:
-            raise ValueError("a trace says itself when it is on; remove on and off, or trace")
+        if (self.burst is None) != (self.pause is None):
+            raise ValueError("burst and pause belong together; expected both or neither")
+        if self.trace is not None and self.burst is not None:
+            raise ValueError("a trace says itself when it pauses; remove burst and pause, or trace")
         return self
 
 

@@ -50,7 +50,7 @@ def shaped_session(loaded: LoadedExperiment, *, command: str, at_s: float = 0.0,
                    warnings: list[str] | None = None) -> Iterator[tuple[RunState, ShapedNetwork]]:
     """The experiment's network with its links replayed, from emulated time `at_s` on; removed at the end.
 
-    hold: keep the links as they are at `at_s`. A signal raises Interrupted inside the context.
+    hold: keep the links as they are at `at_s`, without cross traffic. A signal raises Interrupted inside the context.
     """
     caps = capable()
     check_congestion_control(loaded, caps)
@@ -63,6 +63,7 @@ def shaped_session(loaded: LoadedExperiment, *, command: str, at_s: float = 0.0,
             with ShapedNetwork(
                 state, setup.topology, changes, caps=caps, delay_backend=e.network.delay_backend,
                 switch=e.network.switch, congestion_control=e.network.congestion_control, buffer_s=e.links.buffer,
+                queue=e.links.queue, cross_traffic=() if hold else [s.later(at_s) for s in setup.cross_traffic],
                 tdf=e.tdf, seed=e.seed, label=str(loaded.path),
             ) as shaped:
                 if not hold:

@@ -25,6 +25,7 @@ from testbed.emulation.cross_traffic import Stream
 from testbed.emulation.link_model import access_link
 from testbed.errors import InputError, nearest, unknown
 from testbed.experiment.cross_traffic import overload_warnings, read_cross_traffic
+from testbed.experiment.generated import drawn_devices, generated_availability, generated_links
 from testbed.experiment.loading import LoadedExperiment
 from testbed.experiment.schema import NeighbourhoodSection, TopologySection, TrainingSection
 from testbed.measurement.thresholds import Thresholds
@@ -191,7 +192,7 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
         return {h: [(0.0, state)] for h in homes}, {h: "constant" for h in homes}
     report = Report()
     if section.preset is not None:
-        source, population = f"preset {section.preset}", _generated_links(loaded, len(homes))
+        source, population = f"preset {section.preset}", generated_links(loaded, len(homes))
         named = assign(homes, list(population), "random", seed=e.seed)
     else:
         path = loaded.file(section.trace, "links", "trace", folders=True)
@@ -223,16 +224,6 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
         sources[home] = f"{source}: {named[home]}" + (f" from {offsets[home]:.0f} s" if offsets[home] else "")
     _warn_short_rtt(changes, topology, warnings)
     return changes, sources
-
-
-def _generated_links(loaded: LoadedExperiment, homes: int):
-    """A population of the preset, long enough for the experiment, or a day that repeats."""
-    e, name = loaded.experiment, loaded.experiment.links.preset
-    if name != "mixed" and name not in LINKS:
-        raise unknown(loaded.where("links", "preset"), "link preset", name, [*LINKS, "mixed"])
-    needed = e.links.start + e.time_limit * e.time_scale
-    return generate_links(mixed(homes) if name == "mixed" else {name: homes}, seed=e.seed % 2**32,
-                          duration_s=min(DAY_S, LINK_STEP_S * (1 + needed // LINK_STEP_S)), step_s=LINK_STEP_S)
 
 
 def _options(section) -> dict:
@@ -301,12 +292,7 @@ def _churn(loaded: LoadedExperiment, homes: tuple[str, ...], warnings: list[str]
     where = loaded.where("availability", "assign")
     names, method = homes, section.assign
     if section.preset is not None:
-        if section.preset not in AVAILABILITY:
-            raise unknown(loaded.where("availability", "preset"), "availability preset", section.preset, AVAILABILITY)
-        needed = section.start + e.time_limit * e.time_scale
-        population = generate_availability(section.preset, len(homes), seed=e.seed % 2**32,
-                                           days=min(7, 1 + int(needed // DAY_S)))
-        method = "one-to-one"
+        population, method = generated_availability(loaded, len(homes)), "one-to-one"
     else:
         path = loaded.file(section.trace, "availability", "trace", folders=True)
         population = _read(loaded, "availability",
@@ -355,8 +341,11 @@ def _cluster(loaded: LoadedExperiment, network: NetworkSetup, fractions: dict[st
             raise unknown(where, "home", home, homes)
         if name not in profiles:
             raise unknown(where, "device profile", name, profiles)
+    if section.count is not None and section.count != len(homes):
+        raise InputError(loaded.where("devices", "count"), f"{section.count} devices for {len(homes)} homes; a home has "
+                         "one", hint="leave out the topology's homes, or devices.count")
     if section.population is not None:
-        devices = dict(zip(homes, _drawn(loaded, profiles, len(homes))))
+        devices = drawn_devices(loaded, profiles, homes)
     else:
         chosen = assign(homes, section.profiles, section.assign, seed=loaded.experiment.seed)
         devices = {home: profiles[chosen[home]] for home in homes}
@@ -374,13 +363,3 @@ def _cluster(loaded: LoadedExperiment, network: NetworkSetup, fractions: dict[st
         Device(SERVER, server.speed, int(server.memory), topology.server_link, "server"),
         tuple(device(h) for h in homes), topology.shared_links,
     )
-
-
-def _drawn(loaded: LoadedExperiment, profiles: dict[str, DeviceProfile], homes: int) -> list[DeviceProfile]:
-    section, known = loaded.experiment.devices, load_populations()
-    if section.population not in known:
-        raise unknown(loaded.where("devices", "population"), "device population", section.population, known)
-    if section.count is not None and section.count != homes:
-        raise InputError(loaded.where("devices", "count"), f"{section.count} devices for {homes} homes; a home has one",
-                         hint="leave out topology.homes, or devices.count")
-    return draw(known[section.population], homes, loaded.experiment.seed, profiles)
