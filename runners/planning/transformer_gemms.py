@@ -2,8 +2,8 @@
 
 Each product Y = X·W of the forward pass has two in the backward pass: dX = dY·Wᵀ, named `….dX`, and dW = Xᵀ·dY,
 `….dW`, of the left and of the right operand. Products that share an input are one: q, k and v; gate and up. Attention
-is a batch of products, one a sample and key-value head: the query heads that share a key-value head are stacked
-as rows (with as many key-value heads as heads, one each).
+is a batch of products, one a sample and query head; where query heads share a key-value head, each has a copy of it, as
+in the models' code.
 """
 
 from __future__ import annotations
@@ -19,34 +19,30 @@ def gemms(model: ModelSpec, batch: int, element_bytes: int = 4) -> list[Gemm]:
     (q·kᵀ), values (softmax·v), projection, up (gate and up side by side where the model has a gate), down.
     """
     forward = [gemm for i in range(model.layers) for gemm in layer_gemms(model, f"layer{i}", batch, element_bytes)]
-    forward.append(_gemm("head", batch * model.sequence, model.d_model, model.vocabulary, 1, element_bytes))
+    forward.append(_linear("head", batch * model.sequence, model.d_model, model.vocabulary, element_bytes))
     return forward + [back for gemm in reversed(forward) for back in backward_gemms(gemm)]
 
 
 def layer_gemms(model: ModelSpec, layer: str, batch: int, element_bytes: int) -> list[Gemm]:
     """The forward products of one block."""
-    tokens, d, s = batch * model.sequence, model.d_model, model.sequence
-    head = d // model.heads
-    kv_heads = getattr(model, "kv_heads", None) or model.heads
-    stacked = model.heads // kv_heads * s
-    up = model.d_ff * (2 if getattr(model, "gated", False) else 1)
-    attention = batch * kv_heads
+    tokens, d, s, head = batch * model.sequence, model.d_model, model.sequence, model.head_dim
+    products = batch * model.heads
 
-    def gemm(part: str, m: int, k: int, n: int, products: int = 1) -> Gemm:
-        return _gemm(f"{layer}.{part}", m, k, n, products, element_bytes)
+    def linear(part: str, inputs: int, outputs: int) -> Gemm:
+        return _linear(f"{layer}.{part}", tokens, inputs, outputs, element_bytes)
 
     return [
-        gemm("qkv", tokens, d, d + 2 * kv_heads * head),
-        gemm("scores", stacked, head, s, attention),
-        gemm("values", stacked, s, head, attention),
-        gemm("projection", tokens, d, d),
-        gemm("up", tokens, d, up),
-        gemm("down", tokens, model.d_ff, d),
+        linear("qkv", d, model.qkv_width),
+        Gemm(f"{layer}.scores.forward", s, head, s, products, element_bytes),
+        Gemm(f"{layer}.values.forward", s, s, head, products, element_bytes),
+        linear("projection", d, d),
+        linear("up", d, model.up_width),
+        linear("down", model.d_ff, d),
     ]
 
 
-def _gemm(name: str, m: int, k: int, n: int, products: int, element_bytes: int) -> Gemm:
-    return Gemm(f"{name}.forward", m, k, n, products, element_bytes, name if products == 1 else None)
+def _linear(name: str, tokens: int, inputs: int, outputs: int, element_bytes: int) -> Gemm:
+    return Gemm(f"{name}.forward", tokens, inputs, outputs, 1, element_bytes, name)
 
 
 def backward_gemms(gemm: Gemm) -> tuple[Gemm, Gemm]:
