@@ -150,9 +150,9 @@ class DevicesSection(Section):
                                 description="of traces/devices/, or of `define`")
     assign: Literal["round-robin", "random"] = Field("round-robin", description="which profile each home gets")
     mapping: dict[str, str] = Field(default_factory=dict, description="home: profile; the others by `assign`")
-    population: str | None = Field(None, description="draw the homes' devices from this population, by seed: households, "
-                                   "volunteers, phones, laptops, desktops, single-board-computers, mixed; see "
-                                   "docs/models.md")
+    population: str | None = Field(
+        None, description="draw the homes' devices from this population, by seed: households, volunteers, phones, "
+        "laptops, desktops, single-board-computers, mixed; see traces/README.md")
     count: int | None = Field(None, ge=1, description="how many devices, so homes, where topology does not say")
     define: dict[str, DeviceDefinition] = Field(default_factory=dict, description="profiles of your own")
     speed_factor: float = Field(1.0, ge=1e-6, le=1e6, description="multiplies every speed, to fit a small model")

@@ -187,7 +187,7 @@ def _members(n: NeighbourhoodSection, homes: tuple[str, ...], free: list[str], w
 def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[str]):
     e, section = loaded.experiment, loaded.experiment.links
     homes = topology.homes
-    if section.trace is None:
+    if section.trace is None and section.preset is None:
         state = LinkState(section.download, section.upload, section.rtt, section.jitter or 0.0, section.loss or 0.0)
         return {h: [(0.0, state)] for h in homes}, {h: "constant" for h in homes}
     report = Report()
@@ -342,8 +342,9 @@ def _cluster(loaded: LoadedExperiment, network: NetworkSetup, fractions: dict[st
         if name not in profiles:
             raise unknown(where, "device profile", name, profiles)
     if section.count is not None and section.count != len(homes):
-        raise InputError(loaded.where("devices", "count"), f"{section.count} devices for {len(homes)} homes; a home has "
-                         "one", hint="leave out the topology's homes, or devices.count")
+        raise InputError(loaded.where("devices", "count"),
+                         f"{section.count} devices for {len(homes)} homes; a home has one",
+                         hint="leave out the topology's homes, or devices.count")
     if section.population is not None:
         devices = drawn_devices(loaded, profiles, homes)
     else:
