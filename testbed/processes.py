@@ -1,4 +1,4 @@
-"""Processes as /proc tells of them: a pid alone may be reused, a pid with its start time is not."""
+"""Processes and memory as /proc tells of them: a pid alone may be reused, a pid with its start time is not."""
 
 from __future__ import annotations
 
@@ -19,3 +19,12 @@ def start_time(pid: int | str) -> str | None:
     """When a process started, in clock ticks since boot, or None when there is no such process."""
     fields = stat_fields(pid)
     return fields[START_TIME] if fields else None
+
+
+def machine_memory() -> tuple[int, int]:
+    """(all, available) bytes of this machine's memory."""
+    sizes = {}
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        key, _, rest = line.partition(":")
+        sizes[key] = int(rest.split()[0]) * 1024
+    return sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemTotal"])

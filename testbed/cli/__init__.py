@@ -8,6 +8,7 @@ import sys
 import click
 
 from testbed import __version__
+from testbed.cli import kernel
 from testbed.errors import TestbedError, nearest
 
 # name -> where its command is; loaded when used, so that `testbed --help` needs no torch
@@ -46,7 +47,8 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyGroup, params=list(kernel.options),
+             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="testbed")
 def cli() -> None:
     """Train over emulated home broadband: real PyTorch workers in Mininet hosts, links shaped from traces.
@@ -61,7 +63,13 @@ def cli() -> None:
 def main(args: list[str] | None = None) -> None:
     """Entry point: runs the command, turns errors that users can act on into a message and an exit code."""
     try:
-        code = cli.main(args=args, prog_name="testbed", standalone_mode=False)
+        where, memory_bytes, rest = kernel.split(list(sys.argv[1:] if args is None else args))
+        if where == "uml":
+            from testbed import uml
+
+            if not uml.inside():
+                sys.exit(uml.run(kernel.command(rest), memory_bytes))
+        code = cli.main(args=rest, prog_name="testbed", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)

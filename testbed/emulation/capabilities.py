@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
+from testbed import uml
 from testbed.emulation import kernel_probes
 from testbed.emulation.kernel_probes import Found
 from testbed.errors import CapabilityError, unknown
+from testbed.processes import machine_memory
 from testbed.units import size
 
-_UML_BINARIES = ("linux.uml", "linux")
 _KERNEL_FIELDS = (
-    "network_namespaces", "mount_namespaces", "pid_namespaces", "veth", "bridge", "htb", "bfifo", "fq_codel", "cake", "clsact",
-    "u32", "mirred", "nfqueue", "ifb", "netem", "netem_seed",
+    "network_namespaces", "mount_namespaces", "pid_namespaces", "veth", "bridge", "htb", "bfifo", "fq_codel", "cake",
+    "clsact", "u32", "mirred", "nfqueue", "ifb", "netem", "netem_seed",
 )
 _NO_ROOT = Found(False, "not tried: needs root")
 
@@ -103,17 +104,9 @@ _ROWS: dict[str, tuple[str, str, bool, str]] = {
                       "mount a cgroup file system with the memory controller" + _KERNEL),
     "mininet": ("Mininet", "testbed shell, and topologies as Mininet objects", True, "apt install mininet"),
     "torch": ("PyTorch", "training", True, "make setup"),
-    "uml": ("user-mode-linux", "tests of the netem path in a second kernel", False, "apt install user-mode-linux"),
+    "uml": ("user-mode-linux", "--kernel uml: a second kernel with all of this, without root (optional)", False,
+            "apt install user-mode-linux"),
 }
-
-
-def _memory() -> tuple[int, int]:
-    """(all, available) bytes of memory."""
-    sizes = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        key, _, rest = line.partition(":")
-        sizes[key] = int(rest.split()[0]) * 1024
-    return sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemTotal"])
 
 
 def _iproute2() -> tuple[Found, str]:
@@ -143,6 +136,13 @@ def _torch() -> tuple[Found, str]:
     return Found(True, f"version {version}"), version
 
 
+def _uml() -> Found:
+    if uml.inside():
+        return Found(True, "this is it")
+    found = uml.availability()
+    return Found(found.available, found.lacking or f"{found.binary}, Linux {found.version}", found.remedy)
+
+
 def _mininet() -> Found:
     """Import it: the module of one Python version often stands where another looks for it."""
     try:
@@ -168,16 +168,15 @@ def probe() -> Capabilities:
     def kernel(name: str) -> Found:
         return tried.get(name, otherwise)
 
-    uml = next((path for path in map(shutil.which, _UML_BINARIES) if path), None)
     controls = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
     torch, torch_version = _torch()
-    memory_bytes, available_memory_bytes = _memory()
+    memory_bytes, available_memory_bytes = machine_memory()
     found = Capabilities(
         root=root, iproute2=iproute2, iproute2_version=iproute2_version,
         openvswitch=_openvswitch(kernel("openvswitch_kernel")),
         memory_cgroup=memory_cgroup, cgroup_version=cgroup_version,
         mininet=_mininet(), torch=torch, torch_version=torch_version,
-        uml=Found(uml is not None, uml or "no linux.uml"),
+        uml=_uml(),
         congestion_controls=tuple(controls.read_text().split()) if controls.exists() else (),
         kernel=platform.release(), python=platform.python_version(),
         cores=len(os.sched_getaffinity(0)),
