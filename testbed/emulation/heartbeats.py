@@ -15,9 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from testbed.emulation.failure_detector import DetectorSettings
 from testbed.emulation.membership import Expelled, Joined, Lease, Registry
 from testbed.runtime import MembershipEvent
+from testbed.runtime.failure_detector import DetectorSettings
 
 _MAX_DATAGRAM = 65536
 _JUDGE_S = 0.05  # emulated; how often the server looks for deadlines that passed

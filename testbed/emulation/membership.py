@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from testbed.emulation.failure_detector import Arrivals, AwakeTime, DetectorSettings, RoundTrip
 from testbed.runtime import MembershipEvent
+from testbed.runtime.failure_detector import Arrivals, AwakeTime, DetectorSettings, RoundTrip
 
 _EVENTS_AN_ECHO = 30  # keeps an echo within one packet
 _JOINED, _LEFT = 1, 0

@@ -20,7 +20,6 @@ import zmq
 from testbed.cluster import Device
 from testbed.cluster.model import SERVER
 from testbed.emulation import control
-from testbed.emulation.failure_detector import DetectorSettings
 from testbed.emulation.heartbeats import MembershipClient, MembershipServer
 from testbed.emulation.membership import Expelled, Joined
 from testbed.emulation.node import Clock, EmulatedNode
@@ -29,6 +28,7 @@ from testbed.emulation.reporter import Reporter
 from testbed.emulation.transport import Transport
 from testbed.emulation.warm_up import warm_up
 from testbed.runtime import MembershipEvent, PeerLost, Plan, Runner, wire
+from testbed.runtime.failure_detector import DetectorSettings
 from testbed.runtime.mailbox import View
 
 DATA_PORT, MEMBERSHIP_PORT = 47100, 47101

@@ -23,13 +23,13 @@ from testbed.cluster import Device
 from testbed.cluster.model import SERVER
 from testbed.emulation import control
 from testbed.emulation.cgroups import HostCgroup, RunCgroups
-from testbed.emulation.failure_detector import DetectorSettings
 from testbed.emulation.fork_client import ForkClient
 from testbed.emulation.forkserver import ForkRequest
 from testbed.emulation.state import RunState, process_value
 from testbed.emulation.worker import WorkerSpec
 from testbed.errors import TestbedError
 from testbed.runtime import Plan
+from testbed.runtime.failure_detector import DetectorSettings
 
 _STOP_S = 2.0  # real; for workers to end by themselves
 

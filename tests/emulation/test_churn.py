@@ -9,9 +9,9 @@ from steady import measured
 from test_workers import make_plan
 
 from testbed.emulation.churn import ChurnController
-from testbed.emulation.failure_detector import DetectorSettings
 from testbed.emulation.workers import WorkerPool
 from testbed.errors import InputError
+from testbed.runtime.failure_detector import DetectorSettings
 
 pytestmark = pytest.mark.emulation
 

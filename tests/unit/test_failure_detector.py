@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from testbed.emulation.failure_detector import AwakeTime, DetectorSettings, LossWindow, RoundTrip, WindowMax
 from testbed.emulation.membership import Expelled, Joined, Lease, Registry
 from testbed.runtime import MembershipEvent
+from testbed.runtime.failure_detector import AwakeTime, DetectorSettings, LossWindow, RoundTrip, WindowMax
 
 SETTINGS = DetectorSettings()
 

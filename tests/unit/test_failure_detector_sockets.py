@@ -5,7 +5,7 @@ import os
 import queue
 import time
 
-from testbed.emulation.failure_detector import DetectorSettings
+from testbed.runtime.failure_detector import DetectorSettings
 from testbed.emulation.heartbeats import MembershipClient, MembershipServer
 from testbed.emulation.membership import Expelled, Joined
 from testbed.runtime import MembershipEvent
