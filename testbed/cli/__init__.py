@@ -17,6 +17,7 @@ COMMANDS = {
     "run": "testbed.cli.run:run",
     "report": "testbed.cli.report:report",
     "show": "testbed.cli.show:show",
+    "compare": "testbed.cli.compare:compare",
     "shell": "testbed.cli.shell:shell",
     "exec": "testbed.cli.exec:exec_command",
     "clean": "testbed.cli.clean:clean",
