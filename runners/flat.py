@@ -19,10 +19,11 @@ class FlatLayers:
     """Moves the parameters of `layers` (key -> module, in order) into flat tensors, and optimizes them.
 
     Args:
+        optimizer: None: weights and gradients alone, for those who don't update by themselves.
         version: updates that the weights have seen: AdamW's step count.
     """
 
-    def __init__(self, layers: Mapping[int, nn.Module], optimizer: OptimizerSpec, version: int = 0):
+    def __init__(self, layers: Mapping[int, nn.Module], optimizer: OptimizerSpec | None, version: int = 0):
         parameters = [p for layer in layers.values() for p in layer.parameters()]
         weights = torch.cat([p.detach().flatten() for p in parameters])
         self._weights = nn.Parameter(weights)
@@ -38,10 +39,23 @@ class FlatLayers:
                 at = end
             self._slices[key] = slice(start, at)
         self._weights.grad = self._gradients
+        self._slots: dict[str, torch.Tensor] = {}
+        if optimizer is None:
+            return
         self._optimizer = make_optimizer([self._weights], optimizer)
         self._slots = {"exp_avg": torch.zeros_like(weights), "exp_avg_sq": torch.zeros_like(weights)}
         step = torch.tensor(float(version), device="cpu")
         self._optimizer.state[self._weights] = {"step": step, **self._slots}
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """All weights, flat; to be changed in place only."""
+        return self._weights.detach()
+
+    @property
+    def gradients(self) -> torch.Tensor:
+        """All gradients gathered since the last update, flat; to be changed in place only."""
+        return self._gradients
 
     def update(self) -> None:
         """One optimizer step with the gradients gathered; they are zero afterwards."""

@@ -15,14 +15,29 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from runners.costs import STATE_BYTES, model_parameters
 from runners.messaging import Assembly, cancel, chunks
 from runners.state import SEED_STATE, StateId
-from testbed.cluster import Device
+from testbed.cluster import Cluster, Device, ModelSpec
 from testbed.cluster.model import SERVER
+from testbed.errors import InputError
 from testbed.runtime import Message, Node
+from testbed.units import size
 
 CHUNK = "checkpoint"
 ACK = "checkpoint-ack"
+
+
+def check_server_memory(cluster: Cluster, model: ModelSpec) -> None:
+    """Raises InputError where the server can't hold the full copy, and the next one on its way."""
+    needed = 2 * STATE_BYTES * model_parameters(model)
+    if needed > cluster.server.memory_bytes:
+        raise InputError(
+            f"device {cluster.server.name!r}, memory",
+            f"two checkpoints need {needed:,} bytes ({size(needed)}), but it has "
+            f"{int(cluster.server.memory_bytes):,} bytes ({size(cluster.server.memory_bytes)})",
+            hint="more memory for the server, or training.options.checkpoint_every: 0",
+        )
 
 
 class Uploader:

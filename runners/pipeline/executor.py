@@ -120,27 +120,33 @@ class Executor:
 
     async def _update(self, result: StateId, mark: bool) -> dict[int, torch.Tensor] | None:
         """Apply the optimizer; a copy of the new state if the step is marked for a checkpoint."""
-        memory, stage = self.memory, self.memory.stage
-        claim = [stage]  # whoever takes it out, the update or the one who cancels it, has the stage to itself
-
-        def apply() -> dict[int, torch.Tensor] | None:
-            claim.pop()
-            stage.update(result)
-            return stage.pack() if mark else None
-
-        memory.stage = None  # an update that is cut short leaves no state to keep
-        try:
-            copy = await self.node.compute(apply, flops=stage.update_flops, label="update")
-        except BaseException:
-            with suppress(IndexError):
-                memory.stage = claim.pop()
-            raise
-        memory.stage = stage
+        copy = await update(self.node, self.memory, result, mark)
         if copy is not None:
             self.epoch.uploading = result
             if self.options.local_copies:
-                memory.store.put(result, copy)
+                self.memory.store.put(result, copy)
         return copy
+
+
+async def update(node: Node, memory: Memory, result: StateId, mark: bool) -> dict[int, torch.Tensor] | None:
+    """Apply the optimizer to `memory.stage`; a copy of the new state if marked. May be cancelled."""
+    stage = memory.stage
+    claim = [stage]  # whoever takes it out, the update or the one who cancels it, has the stage to itself
+
+    def apply() -> dict[int, torch.Tensor] | None:
+        claim.pop()
+        stage.update(result)
+        return stage.pack() if mark else None
+
+    memory.stage = None  # an update that is cut short leaves no state to keep
+    try:
+        copy = await node.compute(apply, flops=stage.update_flops, label="update")
+    except BaseException:
+        with suppress(IndexError):
+            memory.stage = claim.pop()
+        raise
+    memory.stage = stage
+    return copy
 
 
 def _total(losses: list[torch.Tensor]) -> float | None:

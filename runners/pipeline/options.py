@@ -55,24 +55,29 @@ def parse_options(options: Mapping[str, Any]) -> PipelineOptions:
     Raises:
         InputError: unknown key or impossible value, with key, value, expectation and the nearest right one.
     """
-    known = {f.name: f for f in fields(PipelineOptions)}
     for key, value in options.items():
-        where = f"{WHERE}.{key}"
-        if key not in known:
-            raise unknown(where, "option of runner 'pipeline'", key, known)
+        where = check_known(key, PipelineOptions, "pipeline")
         if key in _CHOICES:
-            _choice(where, value, _CHOICES[key])
+            check_choice(where, value, _CHOICES[key])
         elif key == "stages":
             if value != "auto":
-                _whole(where, value, 1, "a number of stages (1 or more), or 'auto'", near="auto")
+                check_whole(where, value, 1, "a number of stages (1 or more), or 'auto'", near="auto")
         elif key == "checkpoint_every":
-            _whole(where, value, 0, "a number of steps (0: no checkpoints)")
+            check_whole(where, value, 0, "a number of steps (0: no checkpoints)")
         elif not isinstance(value, bool):
             raise InputError(where, f"{value!r}; expected true or false")
     return PipelineOptions(**options)
 
 
-def _choice(where: str, value: Any, choices: tuple[str, ...]) -> None:
+def check_known(key: str, options: type, runner: str) -> str:
+    """Where an option stands, for messages. Raises InputError: the dataclass `options` has no such field."""
+    where, known = f"{WHERE}.{key}", [f.name for f in fields(options)]
+    if key not in known:
+        raise unknown(where, f"option of runner {runner!r}", key, known)
+    return where
+
+
+def check_choice(where: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         near = nearest(value, choices)
         raise InputError(
@@ -82,7 +87,7 @@ def _choice(where: str, value: Any, choices: tuple[str, ...]) -> None:
         )
 
 
-def _whole(where: str, value: Any, least: int, expected: str, near: str | None = None) -> None:
+def check_whole(where: str, value: Any, least: int, expected: str, near: str | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         hint = f"did you mean {near!r}?" if near and isinstance(value, str) and nearest(value, [near]) else None
         raise InputError(where, f"{value!r}; expected {expected}", hint=hint)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from runners.costs import STATE_BYTES, model_parameters
+from runners.costs import training_flops
 from runners.models.gpt import layer_count
+from runners.pipeline.checkpoint import check_server_memory
 from runners.pipeline.coordinator import Coordinator
 from runners.pipeline.memory import Memory
 from runners.pipeline.options import parse_options
 from runners.pipeline.planner import Assignment, Planner, check_job
 from runners.pipeline.worker import Worker
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
-from testbed.errors import InputError
 from testbed.runtime import Node, PeerLost, Plan
 from testbed.units import duration, size
 
@@ -44,18 +44,11 @@ class PipelineRunner:
         options = parse_options(training.options)
         check_job(model, training)
         if options.checkpoint_every:
-            needed = 2 * STATE_BYTES * model_parameters(model)  # the full copy, and the next one on its way
-            if needed > cluster.server.memory_bytes:
-                raise InputError(
-                    f"device {cluster.server.name!r}, memory",
-                    f"two checkpoints need {needed:,} bytes ({size(needed)}), but it has "
-                    f"{int(cluster.server.memory_bytes):,} bytes ({size(cluster.server.memory_bytes)})",
-                    hint="more memory for the server, or training.options.checkpoint_every: 0",
-                )
+            check_server_memory(cluster, model)
         assignment = Planner(model, training, options).plan(cluster)
         return Plan(
             runner="pipeline", model=model, training=training, cluster=cluster,
-            data=_describe(assignment, cluster, training),
+            data=_describe(assignment, cluster, training) | {"load": _load(assignment, model, training)},
             predicted={
                 "step_time_s": assignment.step_time_s,
                 "bubble_fraction": assignment.bubble_fraction,
@@ -87,6 +80,17 @@ def _describe(assignment: Assignment, cluster: Cluster, training: TrainingSpec) 
         "spares": [d.name for d in cluster.devices if d.name not in used],
         "memory_bytes": {s.device: s.memory_bytes for s in assignment.stages},
         "boundary_bytes_per_step": per_step,
+    }
+
+
+def _load(assignment: Assignment, model: ModelSpec, training: TrainingSpec) -> dict[str, float]:
+    """What a step demands of the machine that emulates it (docs/fidelity.md, "Before the start")."""
+    boundaries = assignment.stages[:-1]
+    return {
+        "flops": training_flops(model, training.batch),
+        "messages": 2 * training.micro_batches * len(boundaries),
+        "bytes": 2 * training.micro_batches * sum(s.output_bytes for s in boundaries),
+        "step_s": assignment.step_time_s,
     }
 
 
