@@ -1,20 +1,27 @@
-"""Plans one matrix product over devices: which device computes which block, and what that takes."""
+"""Plans one matrix product over devices: which device computes which block, and what that takes.
+
+The cost model is in gemm_cost.py, the choice of devices and layout in gemm_layout.py; docs/planning.md explains both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from runners.planning.gemm_cost import BlockCosts, Rates, block_costs, fair_rates
-from runners.planning.paths import path
-from runners.planning.tiling import lay_out, strip_groups
+from runners.planning.gemm_cached import keep_columns, keep_rows
+from runners.planning.gemm_cost import STREAMED
+from runners.planning.gemm_layout import parts_s, quickest
+from runners.planning.gemm_pool import Pool, Rates, default_rates
+from runners.planning.tiling import Tiles
+from runners.planning.tiling_ranges import Piece
 from testbed.cluster import Cluster
 from testbed.cluster.model import SERVER
 from testbed.errors import InputError
 
-__all__ = ["Block", "Cached", "Gemm", "GemmPlan", "Rates", "Share", "default_rates", "plan_gemm", "replan"]
+__all__ = ["STREAMED", "Block", "Cached", "Gemm", "GemmPlan", "Pool", "Rates", "Share", "area_bound_s",
+           "default_rates", "plan_gemm", "plan_on", "replan"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Share:
-    """What a plan asks of one device, all its blocks together.
+    """What a plan asks of one device, all its blocks together; memory_bytes: of the largest one.
 
-    binding: what its time is mostly made of, or what kept its block small: compute, downlink, uplink, delay,
-    memory or server.
+    binding: what most of its time goes into (compute, downlink, uplink, delay); server where that is a shared link,
+    slower than the device's own; memory where its block is as large as memory allows.
     """
 
     down_bytes: int
@@ -86,7 +93,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Cached:
-    """Blocks of operands that devices hold already: device -> half-open range of A's rows, of B's columns."""
+    """Operands that devices hold already, whole rows of A and whole columns of B: device -> half-open range."""
 
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     columns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -97,6 +104,8 @@ class GemmPlan:
     """Blocks that cover the product exactly once, and what is expected of them.
 
     local: computed at the server, whose one block has its name as device. reason: why, in words.
+    makespan_s: from the first byte sent to the last one back. bound_s: no plan over these devices can be quicker
+    (0 when the plan is local or blocks are cached). strategy: local, rows, columns, 2-D or products.
     """
 
     gemm: Gemm
@@ -107,19 +116,8 @@ class GemmPlan:
     server_out_bytes: int
     server_in_bytes: int
     per_device: dict[str, Share]
-
-
-def default_rates(cluster: Cluster) -> dict[str, Rates]:
-    """Every device's rates as the cluster states them; delays include the server's own link."""
-    server = cluster.server.link
-    found = {}
-    for device in cluster.devices:
-        link = path(cluster, device)
-        found[device.name] = Rates(
-            device.flops, link.uplink_bps, link.downlink_bps,
-            link.uplink_delay_s + server.downlink_delay_s, link.downlink_delay_s + server.uplink_delay_s,
-        )
-    return found
+    bound_s: float = 0.0
+    strategy: str = "local"
 
 
 def plan_gemm(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None = None,
@@ -131,172 +129,128 @@ def plan_gemm(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None = N
         devices: those alive; default all of the cluster's.
         rates: as measured; those missing are the cluster's.
         cached: operand blocks that devices hold and need not be sent.
-        server_local: whether the server may compute the product itself.
-        chunks: in how many chunks a task is streamed, 1: down, compute, up one after the other.
+        server_local: whether the server may compute the product itself, if that is quicker.
+        chunks: in how many chunks a task is streamed. 1: down, compute, up one after the other; STREAMED: no end of
+            them.
 
     Raises:
         InputError: no device can hold the smallest block, and the server may not compute.
     """
-    rates = {**default_rates(cluster), **(rates or {})}
-    memory = {d.name: d.memory_bytes for d in cluster.devices}
-    names = [d.name for d in cluster.devices] if devices is None else list(devices)
+    return plan_on(Pool(cluster, devices, rates, chunks), cluster, gemm, cached=cached, server_local=server_local)
+
+
+def plan_on(pool: Pool, cluster: Cluster, gemm: Gemm, *, cached: Cached | None = None,
+            server_local: bool = True) -> GemmPlan:
+    """`plan_gemm` for a pool that is made once for many products."""
+    local_s = gemm.flops / cluster.server.flops if cluster.server.flops > 0 else float("inf")
     whole = Block(SERVER, 0, gemm.m, 0, gemm.n, 0, gemm.batch)
-    local_s = gemm.flops / cluster.server.flops
-    blocks = _cover(cluster, gemm, [whole], names, rates, memory, chunks) if names else ()
-    if not blocks or any(b.device == SERVER for b in blocks):
-        if not server_local:
-            raise InputError(gemm.name, f"no device has memory for a row and a column of {gemm.k} elements"
-                             if names else "no devices")  # fmt: skip
-        why = "no device has the memory for it" if names else "no devices"
+
+    def local(why: str) -> GemmPlan:
         return GemmPlan(gemm, (whole,), True, f"at the server: {why}", local_s, 0, 0, {})
-    sent = _plan_of(cluster, gemm, blocks, rates, cached, chunks)
+
+    bound_s = pool.area_bound_s(*gemm.shape)
+    if server_local and cached is None and local_s <= bound_s < float("inf"):
+        return local(f"{local_s:.3g} s there, at least {bound_s:.3g} s over {len(pool)} devices")
+    piece = Piece(gemm.m, gemm.n, gemm.batch)
+    tiles = quickest(pool, [piece], gemm.k, gemm.element_bytes) if len(pool) else None
+    if tiles is None:
+        if server_local:
+            return local("no devices" if not len(pool) else "no device has the memory for it")
+        raise InputError(gemm.name, f"no device has memory for a row and a column of {gemm.k} elements"
+                         if len(pool) else "no devices; expected at least one")  # fmt: skip
+    sent = _plan_of(pool, gemm, tiles, None, bound_s)
+    if cached is not None:
+        sent = _with_cache(pool, gemm, tiles, cached)
     if server_local and local_s <= sent.makespan_s:
-        reason = f"at the server: {local_s:.3g} s there, {sent.makespan_s:.3g} s over {len(sent.per_device)} devices"
-        return GemmPlan(gemm, (whole,), True, reason, local_s, 0, 0, {})
-    return replace(sent, reason=f"{sent.reason}; the server alone would take {local_s:.3g} s")
+        return local(f"{local_s:.3g} s there, {sent.makespan_s:.3g} s over {len(sent.per_device)} devices")
+    return sent
+
+
+def area_bound_s(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None = None,
+                 rates: Mapping[str, Rates] | None = None, chunks: float = 1) -> float:
+    """The area lower bound of a product's makespan over devices [s], see Pool.area_bound_s."""
+    return Pool(cluster, devices, rates, chunks).area_bound_s(*gemm.shape)
 
 
 def replan(cluster: Cluster, gemm: Gemm, unfinished: Sequence[Block], devices: Sequence[str],
            rates: Mapping[str, Rates] | None = None, *, chunks: float = 1) -> tuple[Block, ...]:
-    """Blocks that cover exactly the unfinished ones, on these devices; the server's for what none can hold."""
-    rates = {**default_rates(cluster), **(rates or {})}
-    memory = {d.name: d.memory_bytes for d in cluster.devices}
-    return _cover(cluster, gemm, list(unfinished), list(devices), rates, memory, chunks)
+    """Blocks that cover exactly the unfinished ones, on these devices.
+
+    Where none of them has the memory, or there are none, the blocks are the server's.
+    """
+    pieces = [Piece(b.rows, b.columns, b.products, b.row0, b.col0, b.batch0) for b in unfinished]
+    if not pieces:
+        return ()
+    pool = Pool(cluster, devices, rates, chunks)
+    tiles = quickest(pool, pieces, gemm.k, gemm.element_bytes) if len(pool) else None
+    if tiles is None:
+        return tuple(Block(SERVER, b.row0, b.row1, b.col0, b.col1, b.batch0, b.batch1) for b in unfinished)
+    return _blocks(pool, tiles)
 
 
-def _cover(cluster, gemm, pieces, names, rates, memory, chunks) -> tuple[Block, ...]:
-    pieces = [_one(p, q) for p in pieces for q in range(p.batch0, p.batch1)]
-    if not names:
-        return tuple(replace(p, device=SERVER) for p in pieces)
-    down = fair_rates(np.array([rates[n].downlink_bps for n in names]), cluster.server.link.uplink_bps)
-    up = fair_rates(np.array([rates[n].uplink_bps for n in names]), cluster.server.link.downlink_bps)
-    shared = [replace(rates[n], downlink_bps=d, uplink_bps=u) for n, d, u in zip(names, down, up)]
-    costs = block_costs(shared, [memory[n] for n in names], gemm.k, gemm.element_bytes, chunks)
-    load = np.zeros(len(names))
-    out: list[Block] = []
-    order = sorted(range(len(pieces)), key=lambda i: -pieces[i].rows * pieces[i].columns)
-    if len(pieces) < len(names):
-        total = sum(p.rows * p.columns for p in pieces)
-        speed = costs.sides(1.0) ** 2 + 1e-30
-        free = list(np.argsort(-speed))
-        for number, i in enumerate(order):
-            goal = speed.sum() * pieces[i].rows * pieces[i].columns / total
-            team: list[int] = []
-            while free and (not team or speed[team].sum() < goal) and len(free) > len(order) - number - 1:
-                team.append(free.pop(0))
-            if number == len(order) - 1:
-                team += free
-            out += _tile(costs, pieces[i], np.array(team), names)
-        return tuple(out)
-    for i in order:
-        piece = pieces[i]
-        rows, columns = np.full(len(names), piece.rows), np.full(len(names), piece.columns)
-        fits = piece.rows <= costs.heights(columns, 1e30)
-        if not fits.any():
-            out += _tile(costs, piece, np.arange(len(names)), names)
-            continue
-        done = np.where(fits, load + costs.time_s(rows, columns), np.inf)
-        best = int(done.argmin())
-        load[best] = done[best] - costs.delay_s[best]
-        out.append(replace(piece, device=names[best]))
-    return _merged(out)
+def _blocks(pool: Pool, tiles: Tiles) -> tuple[Block, ...]:
+    names = [pool.names[i] for i in tiles.device.tolist()]
+    return tuple(map(Block, names, tiles.row0.tolist(), tiles.row1.tolist(), tiles.col0.tolist(), tiles.col1.tolist(),
+                     tiles.batch0.tolist(), tiles.batch1.tolist()))
 
 
-def _one(piece: Block, product: int) -> Block:
-    return replace(piece, batch0=product, batch1=product + 1)
+def _plan_of(pool: Pool, gemm: Gemm, tiles: Tiles, cached: Cached | None, bound_s: float) -> GemmPlan:
+    b, k = gemm.element_bytes, gemm.k
+    saved = np.zeros(len(tiles), np.int64) if cached is None else _held(pool, tiles, cached)
+    index, which = np.unique(tiles.device, return_inverse=True)
+    index, parts = parts_s(pool, tiles, k, b, saved)
+    rows, columns, products = tiles.rows, tiles.columns, tiles.products
+    elements = products * rows * columns
+    needs = b * products * (k * (rows + columns) + rows * columns)
+    down = np.bincount(which, (b * k * (products * (rows + columns) - saved)).astype(float)).astype(np.int64).tolist()
+    up = np.bincount(which, (b * elements).astype(float)).astype(np.int64).tolist()
+    flops = np.bincount(which, 2.0 * k * elements).tolist()
+    memory = np.zeros(len(index), np.int64)
+    np.maximum.at(memory, which, needs)
+    bindings = _bindings(pool, gemm, index, parts, memory)
+    shares = map(Share, down, up, flops, memory.tolist(), parts["total"].tolist(), bindings)
+    out, back = sum(down), sum(up)
+    seconds = max(float(parts["total"].max()), pool.server_s(out, back))
+    strategy = _strategy(gemm, tiles)
+    return GemmPlan(gemm, _blocks(pool, tiles), False, f"{strategy} over {len(index)} of {len(pool)} devices", seconds,
+                    out, back, dict(zip([pool.names[i] for i in index.tolist()], shares)), bound_s, strategy)
 
 
-def _merged(blocks: list[Block]) -> tuple[Block, ...]:
-    """Whole successive products of one device as one block."""
-    out: list[Block] = []
-    for b in sorted(blocks, key=lambda b: (b.device, b.row0, b.row1, b.col0, b.col1, b.batch0)):
-        last = out[-1] if out else None
-        if last and replace(last, batch0=b.batch0, batch1=b.batch1) == b and last.batch1 == b.batch0:
-            out[-1] = replace(last, batch1=b.batch1)
-        else:
-            out.append(b)
-    return tuple(out)
+def _held(pool: Pool, tiles: Tiles, cached: Cached) -> np.ndarray:
+    """Rows and columns of each tile that its device holds already."""
+    saved = np.zeros(len(tiles), np.int64)
+    for held, first, end in ((cached.rows, tiles.row0, tiles.row1), (cached.columns, tiles.col0, tiles.col1)):
+        if held:
+            low, high = np.array([held.get(name, (0, 0)) for name in pool.names]).T
+            overlap = np.minimum(end, high[tiles.device]) - np.maximum(first, low[tiles.device])
+            saved += np.maximum(overlap, 0)
+    return saved
 
 
-def _tile(costs: BlockCosts, piece: Block, team: np.ndarray, names) -> list[Block]:
-    """One product's rectangle over a team of devices; halved until its parts fit their memories."""
-    c = costs.only(team)
-    start = _bound(c, piece.rows, piece.columns)
-    found = None
-    if start < 1e30:
-        for turned in (False, True):
-            rows, columns = (piece.columns, piece.rows) if turned else (piece.rows, piece.columns)
-            strips = lay_out(c, strip_groups(c.areas(start, rows, columns), rows), rows, columns, start)
-            if strips is not None and (found is None or strips.seconds < found[0].seconds):
-                found = strips, turned
-    if found is None:
-        if piece.rows == piece.columns == 1:
-            return [replace(piece, device=SERVER)]
-        if piece.rows >= piece.columns:
-            half = piece.row0 + piece.rows // 2
-            parts = replace(piece, row1=half), replace(piece, row0=half)
-        else:
-            half = piece.col0 + piece.columns // 2
-            parts = replace(piece, col1=half), replace(piece, col0=half)
-        if not (costs.heights(np.ones(len(names)), 1e30) >= 1).any():
-            return [replace(piece, device=SERVER)]
-        return [b for part in parts for b in _tile(costs, part, team, names)]
-    s, turned = found
-    r0, r1, c0, c1 = (s.col0, s.col1, s.row0, s.row1) if turned else (s.row0, s.row1, s.col0, s.col1)
-    return [
-        Block(names[team[d]], piece.row0 + int(a), piece.row0 + int(b), piece.col0 + int(x), piece.col0 + int(y),
-              piece.batch0, piece.batch1)
-        for d, a, b, x, y in zip(s.device, r0, r1, c0, c1)
-    ]  # fmt: skip
+def _bindings(pool: Pool, gemm: Gemm, index: np.ndarray, parts, memory: np.ndarray) -> list[str]:
+    names = np.array(["downlink", "compute", "uplink", "delay"], dtype=object)
+    found = names[np.argmax(np.stack([parts[n] for n in names]), axis=0)]
+    down, up = pool.shared(index)
+    found[(found == "downlink") & (down < 0.99 * pool.down[index])] = "server"
+    found[(found == "uplink") & (up < 0.99 * pool.up[index])] = "server"
+    more = memory + gemm.element_bytes * (2 * gemm.k + 1) > pool.memory[index]  # not another row and column
+    found[more] = "memory"
+    return found.tolist()
 
 
-def _bound(c: BlockCosts, rows: int, columns: int) -> float:
-    area = rows * columns
-    low, high = 0.0, 1e-6
-    while c.areas(high, rows, columns).sum() < area * (1 - 1e-12):
-        low, high = high, high * 4
-        if high > 1e30:
-            return 1e31
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if c.areas(middle, rows, columns).sum() >= area * (1 - 1e-12) else (middle, high)
-    return high
+def _strategy(gemm: Gemm, tiles: Tiles) -> str:
+    if gemm.batch > 1 and (tiles.rows * tiles.columns == gemm.m * gemm.n).any():
+        return "products"
+    if (tiles.columns == gemm.n).all():
+        return "rows"
+    return "columns" if (tiles.rows == gemm.m).all() else "2-D"
 
 
-def _plan_of(cluster: Cluster, gemm: Gemm, blocks: tuple[Block, ...], rates, cached: Cached | None,
-             chunks: float) -> GemmPlan:
-    per: dict[str, Share] = {}
-    by: dict[str, list[Block]] = {}
-    for b in blocks:
-        by.setdefault(b.device, []).append(b)
-    down_rate = dict(zip(by, fair_rates(np.array([rates[n].downlink_bps for n in by]), cluster.server.link.uplink_bps)))
-    up_rate = dict(zip(by, fair_rates(np.array([rates[n].uplink_bps for n in by]), cluster.server.link.downlink_bps)))
-    for name, own in by.items():
-        down = sum(_down_bytes(gemm, b, cached) for b in own)
-        up = sum(gemm.element_bytes * b.products * b.rows * b.columns for b in own)
-        flops = sum(2.0 * b.products * b.rows * b.columns * gemm.k for b in own)
-        memory = max(gemm.element_bytes * b.products * (gemm.k * (b.rows + b.columns) + b.rows * b.columns)
-                     for b in own)
-        parts = {"downlink": 8 * down / down_rate[name], "compute": flops / rates[name].flops,
-                 "uplink": 8 * up / up_rate[name]}
-        delay = rates[name].uplink_delay_s + rates[name].downlink_delay_s
-        most = max(parts.values())
-        rest = 0.0 if chunks == float("inf") else (sum(parts.values()) - most) / chunks
-        parts["delay"] = delay
-        per[name] = Share(down, up, flops, memory, delay + most + rest, max(parts, key=parts.get))
-    out, back = sum(s.down_bytes for s in per.values()), sum(s.up_bytes for s in per.values())
-    link = cluster.server.link
-    seconds = max(*(s.time_s for s in per.values()), 8 * out / link.uplink_bps, 8 * back / link.downlink_bps)
-    return GemmPlan(gemm, blocks, False, f"over {len(per)} devices", seconds, out, back, per)
-
-
-def _down_bytes(gemm: Gemm, b: Block, cached: Cached | None) -> int:
-    rows, columns = b.rows, b.columns
-    if cached is not None:
-        rows -= _overlap((b.row0, b.row1), cached.rows.get(b.device))
-        columns -= _overlap((b.col0, b.col1), cached.columns.get(b.device))
-    return gemm.element_bytes * gemm.k * b.products * (rows + columns)
-
-
-def _overlap(range_: tuple[int, int], held: tuple[int, int] | None) -> int:
-    return 0 if held is None else max(0, min(range_[1], held[1]) - max(range_[0], held[0]))
+def _with_cache(pool: Pool, gemm: Gemm, tiles: Tiles, cached: Cached) -> GemmPlan:
+    """The quickest of: the plan without the cache, and strips that keep what devices hold."""
+    found = [tiles]
+    if gemm.batch == 1:
+        kept = (keep_columns(pool, gemm.m, gemm.k, gemm.n, gemm.element_bytes, cached.columns),
+                keep_rows(pool, gemm.m, gemm.k, gemm.n, gemm.element_bytes, cached.rows))
+        found += [t for t in kept if t is not None]
+    return min((_plan_of(pool, gemm, t, cached, 0.0) for t in found), key=lambda plan: plan.makespan_s)

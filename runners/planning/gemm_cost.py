@@ -5,43 +5,33 @@ A block of r rows and c columns of C = A·B (A m×k, B k×n, b bytes an element)
     down = b k (r + c) bytes      work = 2 k r c FLOPs      up = b r c bytes
     memory = b (k (r + c) + r c) bytes
 
-Each of the three times and the memory has the form P (r + c) + Q r c, and so has every weighted sum of them. With s
-chunks in flight one after the other (a pipeline of three stages) a block takes
+Each of the three times and the memory has the form P (r + c) + Q r c, and so has every weighted sum of them. Cut into s
+chunks that follow each other (a pipeline of three stages) a task takes
 
-    delay + x_max + (x_down + x_work + x_up - x_max) / s
+    delays + x_max + (x_down + x_work + x_up - x_max) / s
 
-where x_max is the largest of the three: their sum for s = 1 (sequential), the largest alone for s = ∞ (streamed). It is
-the largest of three expressions P (r + c) + Q r c, so that "in time T" and "within memory" are a few
-constraints of one form, each solved in closed form.
+where x_max is the longest of the three: their sum for s = 1 (sequential), the longest alone for s = ∞ (streamed). It is
+the largest of three expressions P (r + c) + Q r c, so "in time T" and "within memory" are a few constraints of one
+form, each solved in closed form.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 STREAMED = math.inf  # as `chunks`: the three parts of a task overlap entirely
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What one device can do, over its whole path to the server. FLOP/s, bit/s, one-way seconds."""
-
-    flops: float
-    uplink_bps: float
-    downlink_bps: float
-    uplink_delay_s: float
-    downlink_delay_s: float
+FOREVER = 1e30  # seconds: memory alone limits
 
 
 @dataclass(frozen=True)
 class BlockCosts:
     """Constraints P (r + c) + Q r c <= budget of N devices for blocks of one product; arrays [constraint, device].
 
-    The first constraints are in seconds, beyond delay_s [device]; the last one is memory, in elements.
+    All constraints but the last are in seconds beyond delay_s [device]; the last one is memory, in elements.
     """
 
     delay_s: np.ndarray
@@ -49,56 +39,60 @@ class BlockCosts:
     q: np.ndarray
     memory_elements: np.ndarray
 
+    def __len__(self) -> int:
+        return len(self.delay_s)
+
     def only(self, index: np.ndarray) -> BlockCosts:
-        """The same for the devices of an index array."""
+        """The same for the devices of an index array, which may name one several times."""
         return BlockCosts(self.delay_s[index], self.p[:, index], self.q[:, index], self.memory_elements[index])
 
     def budgets(self, seconds: float | np.ndarray) -> np.ndarray:
-        """What is left for each constraint when a block may take that long; negative where the delay is longer."""
-        left = np.broadcast_to(seconds - self.delay_s, self.delay_s.shape)
-        return np.concatenate([np.broadcast_to(left, (len(self.p) - 1, len(left))), self.memory_elements[None]])
+        """What each constraint leaves for a block that may take that long; negative where the delay is longer."""
+        budgets = np.empty_like(self.p)
+        budgets[:-1] = seconds - self.delay_s
+        budgets[-1] = self.memory_elements
+        return budgets
+
+    def heights(self, columns: np.ndarray | float, budgets: np.ndarray) -> np.ndarray:
+        """The most rows of a block of that many columns; negative where there is no time or memory for any."""
+        return ((budgets - self.p * columns) / (self.p + self.q * columns)).min(axis=0)
 
     def time_s(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Seconds that each device takes for its rows×columns; 0 for no block."""
-        rows, columns = np.asarray(rows, float), np.asarray(columns, float)
-        times = self.p[:-1] * (rows + columns) + self.q[:-1] * (rows * columns)
-        return np.where(rows * columns > 0, self.delay_s + times.max(axis=0), 0.0)
+        """Seconds that each device takes for a block of rows×columns."""
+        return self.delay_s + (self.p[:-1] * (rows + columns) + self.q[:-1] * (rows * columns)).max(axis=0)
 
-    def heights(self, columns: np.ndarray, seconds: float | np.ndarray) -> np.ndarray:
-        """The most rows of a block of that many columns in that time; negative where there is no time for any."""
-        budgets = self.budgets(seconds)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return ((budgets - self.p * columns) / (self.p + self.q * columns)).min(axis=0)
+    def largest_block(self, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sides (short, long) of the largest block within rows×columns that memory can hold; below 1: none."""
+        return _largest(self.p[-1:], self.q[-1:], self.memory_elements[None], rows, columns)
 
-    def sides(self, seconds: float) -> np.ndarray:
-        """Side of the largest square block in that time; 0 where there is time for none."""
-        budgets = np.maximum(self.budgets(seconds), 0.0)
-        return (budgets / (self.p + np.sqrt(self.p * self.p + self.q * budgets))).min(axis=0)
+    def block_areas(self, seconds: float, rows: int, columns: int) -> np.ndarray:
+        """The largest area of one block within rows×columns, in that time and within memory."""
+        short, long = _largest(self.p, self.q, self.budgets(seconds), rows, columns)
+        return short * long
 
     def areas(self, seconds: float, rows: int, columns: int) -> np.ndarray:
-        """Largest area of a block within rows×columns in that time. The square has the least half-perimeter."""
-        short, long = min(rows, columns), max(rows, columns)
-        sides = self.sides(seconds)
-        flat = short * np.clip(self.heights(np.full_like(sides, short), seconds), 0.0, long)
-        return np.where(sides <= short, sides * sides, flat)
+        """An upper bound of the area that a device can compute in that time, in one block or many.
+
+        A block has least cost an element when it is as large as it can be (P (r + c) / (r c) + Q falls as it
+        grows), so time beyond one block of the largest size is worth at most that block's cost an element.
+        """
+        short, long = self.largest_block(rows, columns)
+        held = (short >= 1) & (long >= 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            each = self.p[:-1] * (1 / short + 1 / long) + self.q[:-1]
+            many = np.maximum(((seconds - self.delay_s) / each).min(axis=0), 0.0)
+        one = self.block_areas(seconds, rows, columns)
+        return np.where(held, np.where(one >= short * long * (1 - 1e-12), many, one), 0.0)
 
 
-def block_costs(rates: Sequence[Rates], memory_bytes: Sequence[float], k: int, element_bytes: int,
-                chunks: float = 1) -> BlockCosts:
-    """Costs of blocks of a product with inner dimension k for those devices, in their order."""
-    flops, up, down, delay = (np.array(v, float) for v in zip(*(
-        (r.flops, r.uplink_bps, r.downlink_bps, r.uplink_delay_s + r.downlink_delay_s) for r in rates)))
-    p_down = element_bytes * k * 8 / down  # seconds a row or a column
-    q_work = 2 * k / flops  # seconds an element of the block
-    q_up = element_bytes * 8 / up
-    other = 0.0 if chunks == STREAMED else 1 / chunks
-    if chunks == 1:
-        p, q = [p_down], [q_work + q_up]
-    else:
-        p = [p_down, other * p_down, other * p_down]
-        q = [other * (q_work + q_up), q_work + other * q_up, q_up + other * q_work]
-    elements = np.array(memory_bytes, float) / element_bytes
-    return BlockCosts(delay, np.stack([*p, np.full_like(down, k)]), np.stack([*q, np.ones_like(down)]), elements)
+def _largest(p, q, budgets, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of given area the square has the least half-perimeter; where a square is too wide, the matrix's short side."""
+    side_short, side_long = float(min(rows, columns)), float(max(rows, columns))
+    budgets = np.maximum(budgets, 0.0)
+    square = (budgets / (p + np.sqrt(p * p + q * budgets))).min(axis=0)  # 2 P s + Q s² = budget, without cancellation
+    long = np.clip(((budgets - p * side_short) / (p + q * side_short)).min(axis=0), 0.0, side_long)
+    fits = square <= side_short
+    return np.where(fits, square, side_short), np.where(fits, square, np.maximum(long, side_short * (long > 0)))
 
 
 def fair_rates(rates: np.ndarray, capacity: float) -> np.ndarray:
@@ -107,7 +101,46 @@ def fair_rates(rates: np.ndarray, capacity: float) -> np.ndarray:
         return rates
     order = np.sort(rates)
     left = capacity - np.concatenate([[0.0], np.cumsum(order)[:-1]])
-    levels = left / np.arange(len(rates), 0, -1)  # the level if all slower flows are served
+    levels = left / np.arange(len(rates), 0, -1)  # what each would get if all slower flows were served
     return np.minimum(rates, levels[np.argmax(levels <= order)])
 
 
+def least_time(amount: Callable[[float], float], target: float, guess: float,
+               precision: float = 1e-6) -> tuple[float, float] | None:
+    """Times (too short, long enough), that close, between which a growing `amount` reaches the target.
+
+    None when it never does. Both are 0 when no time is needed.
+    """
+    high = max(guess, 1e-12)
+    low, f_low, f_high = 0.0, 0.0, amount(high)
+    while f_high < target:
+        low, f_low, high = high, f_high, high * 4
+        if high > FOREVER:
+            return None
+        f_high = amount(high)
+    while low == 0.0:
+        lower = high / 4
+        if lower < 1e-18:
+            return 0.0, 0.0
+        f_lower = amount(lower)
+        if f_lower < target:
+            low, f_low = lower, f_lower
+        else:
+            high, f_high = lower, f_lower
+    turn = 0
+    while high > low * (1 + precision):
+        middle = math.sqrt(low * high)
+        if turn % 3 and f_low > 0 and f_high > f_low:  # amounts are nearly powers of time: a secant in logarithms
+            share = math.log(target / f_low) / math.log(f_high / f_low)
+            step = math.log(high / low)
+            margin = precision / 4 / step
+            middle = low * math.exp(step * min(max(share + (margin if turn % 3 == 1 else -margin), 0.0), 1.0))
+            if not low < middle < high:
+                middle = math.sqrt(low * high)
+        turn += 1
+        f_middle = amount(middle)
+        if f_middle < target:
+            low, f_low = middle, f_middle
+        else:
+            high, f_high = middle, f_middle
+    return low, high

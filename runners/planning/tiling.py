@@ -1,12 +1,11 @@
-"""Layout of heterogeneous blocks: column strips, in whole rows and columns that cover a matrix exactly once.
+"""Layout of heterogeneous blocks: column strips, in whole rows and columns that cover matrices exactly once.
 
 Devices are put into strips; within a strip all blocks are equally wide and their heights add up to the matrix's.
-Which devices share a strip is decided on areas, by the dynamic program of Beaumont, Boudet, Rastello and Robert,
-"Matrix Multiplication on Heterogeneous Platforms", IEEE TPDS 12 (2001), section on column-based partitions: sorted by
-area, strips of successive devices, least sum of half-perimeters. Widths and heights are then found exactly, in whole
-numbers, for the cost of the blocks rather than for their areas: in time T a device of a strip of width w manages
-h(w, T) rows; a strip manages the largest w whose heights add up to the matrix's; T will do when the widths add
-up to the matrix's. All are monotone, so bisection finds the least T.
+Given who shares a strip (runners/planning/tiling_groups.py), the best widths and heights are found in whole
+numbers, for the time of the blocks rather than for their areas: in time T a device in a strip of width w manages
+h(w, T) rows; the strip manages the largest w at which these add up to the matrix's rows; T is long enough when the
+widths add up to the matrix's columns. All three are monotone, so nested bisection finds the least T of all layouts with
+these strips.
 """
 
 from __future__ import annotations
@@ -16,111 +15,152 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runners.planning.gemm_cost import BlockCosts
+from runners.planning.gemm_cost import FOREVER, BlockCosts
 
-PRECISION = 1e-3  # relative, of the time that bisection finds
-FOREVER = 1e30  # seconds: memory alone limits
+_ROUNDING = 1e-9  # heights are whole numbers but for rounding
 
 
 @dataclass(frozen=True)
-class Strips:
-    """A layout: device[i] has rows row0[i]…row1[i] and columns col0[i]…col1[i]; seconds = the slowest one's."""
+class Tiles:
+    """Rectangles: device[i] computes rows row0…row1 and columns col0…col1 of products batch0…batch1. Arrays of int."""
 
-    seconds: float
     device: np.ndarray
     row0: np.ndarray
     row1: np.ndarray
     col0: np.ndarray
     col1: np.ndarray
+    batch0: np.ndarray
+    batch1: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.device)
+
+    @property
+    def rows(self) -> np.ndarray:
+        return self.row1 - self.row0
+
+    @property
+    def columns(self) -> np.ndarray:
+        return self.col1 - self.col0
+
+    @property
+    def products(self) -> np.ndarray:
+        return self.batch1 - self.batch0
+
+    def turned(self) -> Tiles:
+        """Rows for columns."""
+        return Tiles(self.device, self.col0, self.col1, self.row0, self.row1, self.batch0, self.batch1)
+
+    def of(self, index: np.ndarray) -> Tiles:
+        """The same with device i called index[i]."""
+        return Tiles(index[self.device], self.row0, self.row1, self.col0, self.col1, self.batch0, self.batch1)
 
 
-def strip_groups(areas: np.ndarray, rows: int) -> list[np.ndarray]:
-    """Which devices share a strip of that height: least sum of half-perimeters for these areas.
-
-    Devices without area are left out.
-    """
-    order = np.argsort(-areas, kind="stable")
-    order = order[areas[order] > 0]
-    sums = np.concatenate([[0.0], np.cumsum(areas[order])]) / rows
-    count = len(order)
-    best = np.full(count + 1, np.inf)
-    best[0] = 0.0
-    first = np.zeros(count + 1, int)
-    index = np.arange(count + 1)
-    for end in range(1, count + 1):
-        costs = best[:end] + rows + (end - index[:end]) * (sums[end] - sums[:end])
-        first[end] = costs.argmin()
-        best[end] = costs[first[end]]
-    groups = []
-    while count:
-        groups.append(order[first[count]:count])
-        count = first[count]
-    return groups[::-1]
+def joined(parts: Sequence[Tiles]) -> Tiles:
+    return Tiles(*(np.concatenate([getattr(p, name) for p in parts]) for name in Tiles.__dataclass_fields__))
 
 
-def lay_out(costs: BlockCosts, groups: Sequence[np.ndarray], rows: int, columns: int, start_s: float,
-            precision: float = PRECISION) -> Strips | None:
-    """The quickest whole-number layout with those strips, or None when memory forbids any.
+class Strips:
+    """Strips of devices over one matrix or several, each strip belonging to one matrix.
 
     Args:
-        start_s: a lower bound of the time [s], to start the search from.
+        groups: the devices (indices into `costs`) of each strip.
+        matrix: which matrix each strip belongs to, in order; rows, columns: of the matrices.
     """
-    members = np.concatenate(groups)
-    firsts = np.concatenate([[0], np.cumsum([len(g) for g in groups])[:-1]])
-    strip = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
-    c = costs.only(members)
 
-    def heights(widths: np.ndarray, seconds: float | np.ndarray) -> np.ndarray:
-        return np.clip(np.floor(c.heights(widths[strip], seconds) + 1e-9), 0, rows)
+    def __init__(self, costs: BlockCosts, groups: Sequence[np.ndarray], matrix: np.ndarray, rows: np.ndarray,
+                 columns: np.ndarray):
+        self.members = np.concatenate(groups)
+        lengths = np.array([len(g) for g in groups])
+        self.firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        self.strip = np.repeat(np.arange(len(groups)), lengths)
+        self.costs = costs.only(self.members)
+        self.matrix = matrix
+        self.rows, self.columns = rows[matrix].astype(float), columns[matrix].astype(float)
+        self._height = self.rows[self.strip]
+        self._budgets: tuple[float, np.ndarray] | None = None
 
-    def widths(seconds: float) -> np.ndarray:
-        low, high = np.zeros(len(groups)), np.full(len(groups), float(columns))
+    def heights(self, widths: np.ndarray, seconds: float) -> np.ndarray:
+        """Whole rows that each member manages, if its strip has that width."""
+        if self._budgets is None or self._budgets[0] != seconds:
+            self._budgets = seconds, self.costs.budgets(seconds)
+        found = np.floor(self.costs.heights(widths[self.strip], self._budgets[1]) + _ROUNDING)
+        return np.minimum(np.maximum(found, 0.0), self._height)
+
+    def widths(self, seconds: float, low: np.ndarray | None = None, high: np.ndarray | None = None) -> np.ndarray:
+        """The most whole columns that each strip manages; low, high: known bounds."""
+        low = np.zeros(len(self.rows)) if low is None else low
+        high = self.columns if high is None else high
         while (low < high).any():
             middle = np.ceil((low + high) / 2)
-            enough = np.add.reduceat(heights(middle, seconds), firsts) >= rows
+            enough = np.add.reduceat(self.heights(middle, seconds), self.firsts) >= self.rows
             low, high = np.where(enough, middle, low), np.where(enough, high, middle - 1)
         return low
 
-    if widths(FOREVER).sum() < columns:
+    def tiles(self, widths: np.ndarray, seconds: float) -> Tiles:
+        """Blocks of the strips, left to right in each matrix.
+
+        Widths and heights that add up to more than the matrix are cut, the smallest first: a device less is better than
+        many devices with a little less.
+        """
+        widths = widths.astype(int)
+        for j in range(int(self.matrix[-1]) + 1):
+            of = np.flatnonzero(self.matrix == j)
+            widths[of] = _cut(widths[of], int(self.columns[of[0]]))
+        heights = self.heights(np.maximum(widths, 1).astype(float), seconds).astype(int)
+        column, parts, at = np.zeros(int(self.matrix[-1]) + 1, int), [], [*self.firsts, len(self.members)]
+        for j in np.flatnonzero(widths):
+            tall = _cut(heights[at[j]:at[j + 1]], int(self.rows[j]))
+            used, edges = np.flatnonzero(tall), np.concatenate([[0], np.cumsum(tall)])
+            left, product = column[self.matrix[j]], self.matrix[j]
+            column[product] += widths[j]
+            parts.append((self.members[at[j] + used], edges[used], edges[used + 1], *(
+                np.full(len(used), v) for v in (left, left + widths[j], product, product + 1))))
+        return Tiles(*(np.concatenate(v) for v in zip(*parts)))
+
+
+def _cut(sizes: np.ndarray, total: int) -> np.ndarray:
+    """Sizes that add up to `total`, taken from the smallest ones."""
+    surplus = int(sizes.sum()) - total
+    if surplus <= 0:
+        return sizes
+    sizes = sizes.copy()
+    for i in np.argsort(sizes, kind="stable"):
+        cut = min(surplus, int(sizes[i]))
+        sizes[i] -= cut
+        surplus -= cut
+        if not surplus:
+            break
+    return sizes
+
+
+def lay_out(costs: BlockCosts, groups: Sequence[np.ndarray], matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray,
+            start_s: float, precision: float) -> Tiles | None:
+    """The quickest layout with those strips, or None when memory forbids any.
+
+    Args:
+        start_s: a lower bound of the time [s], to search from. precision: relative, of the time found.
+    """
+    strips = Strips(costs, groups, matrix, rows, columns)
+    edges = np.flatnonzero(np.diff(matrix, prepend=-1))
+
+    def enough(widths: np.ndarray) -> bool:
+        return bool((np.add.reduceat(widths, edges) >= columns).all())
+
+    if not enough(strips.widths(FOREVER)):
         return None
-    low, high = start_s, start_s * 1.1 + 1e-12
-    while widths(high).sum() < columns:
-        low, high = high, high * 2
+    low, narrow = start_s, None
+    high, step = start_s * (1 + precision), max(precision, 0.02)
+    wide = strips.widths(high)
+    while not enough(wide):
+        low, narrow = high, wide
+        high, step = high * (1 + step), step * 2
+        wide = strips.widths(high, narrow)
     while high - low > precision * high:
         middle = (low + high) / 2
-        if widths(middle).sum() >= columns:
-            high = middle
+        widths = strips.widths(middle, narrow, wide)
+        if enough(widths):
+            high, wide = middle, widths
         else:
-            low = middle
-    wide = widths(high)
-    surplus = wide.sum() - columns
-    for j in np.argsort(wide, kind="stable"):
-        cut = min(surplus, wide[j])
-        wide[j] -= cut
-        surplus -= cut
-    return _blocks(c, members, firsts, strip, wide, heights(np.maximum(wide, 1), high), rows)
-
-
-def _blocks(c: BlockCosts, members, firsts, strip, wide, high, rows) -> Strips:
-    device, row0, row1, col0, col1, column = [], [], [], [], [], 0
-    ends = [*firsts[1:], len(members)]
-    for j, (first, end) in enumerate(zip(firsts, ends)):
-        if wide[j] == 0:
-            continue
-        tall = high[first:end].astype(int)
-        surplus = int(tall.sum()) - rows
-        for i in np.argsort(tall, kind="stable"):
-            cut = min(surplus, tall[i])
-            tall[i] -= cut
-            surplus -= cut
-        edges = np.concatenate([[0], np.cumsum(tall)])
-        used = np.flatnonzero(tall)
-        device.append(first + used)
-        row0.append(edges[used])
-        row1.append(edges[used + 1])
-        col0.append(np.full(len(used), column))
-        column += int(wide[j])
-        col1.append(np.full(len(used), column))
-    device, row0, row1, col0, col1 = (np.concatenate(v) for v in (device, row0, row1, col0, col1))
-    seconds = c.only(device).time_s(row1 - row0, col1 - col0).max()
-    return Strips(float(seconds), members[device], row0, row1, col0, col1)
+            low, narrow = middle, widths
+    return strips.tiles(wide, high)

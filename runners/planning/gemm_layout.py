@@ -1,0 +1,224 @@
+"""From devices and products to tiles: which devices take part, and which layout is the quickest.
+
+One product is laid out in strips, of columns or of rows; many are stacked and shared out in ranges, or each gets a
+team of devices when there are fewer products than devices. Whatever fits is timed as it would run; the quickest wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from runners.planning.gemm_cost import FOREVER, BlockCosts, least_time
+from runners.planning.gemm_pool import Pool
+from runners.planning.tiling import Tiles, joined, lay_out
+from runners.planning.tiling_groups import by_area, strip_groups
+from runners.planning.tiling_ranges import MOST_BLOCKS, Piece, ranges
+
+FEW = 40  # devices up to which plans are refined at leisure
+MANY = 300  # devices from which one orientation of strips is as good as the other
+
+
+def quickest(pool: Pool, pieces: Sequence[Piece], k: int, element_bytes: int) -> Tiles | None:
+    """Tiles that cover the pieces exactly, over the devices of the pool that help. None: memory forbids all.
+
+    Device numbers are those of the pool.
+    """
+    best: tuple[float, Tiles] | None = None
+    for index in _selections(pool, pieces, k, element_bytes):
+        costs = pool.costs(k, element_bytes, index)
+        start = _start(costs, pieces)
+        if start is None:
+            continue
+        for tiles in _layouts(costs, pieces, start):
+            tiles = tiles.of(index)
+            seconds = time_s(pool, tiles, k, element_bytes)
+            if best is None or seconds < best[0] * (1 - 1e-9):
+                best = seconds, tiles
+    return best[1] if best else None
+
+
+def parts_s(pool: Pool, tiles: Tiles, k: int, element_bytes: int,
+            saved: np.ndarray | int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The devices that have tiles, and seconds of each: downlink, compute, uplink, delay, and total.
+
+    saved: rows and columns of each tile that need not be sent.
+    """
+    index, which = np.unique(tiles.device, return_inverse=True)
+    down, up = pool.shared(index)
+    rows, columns, products = tiles.rows, tiles.columns, tiles.products
+    operands = np.bincount(which, (products * (rows + columns) - saved).astype(float))
+    elements = np.bincount(which, products * rows * columns.astype(float))
+    parts = {
+        "downlink": 8 * element_bytes * k * operands / down,
+        "compute": 2 * k * elements / pool.flops[index],
+        "uplink": 8 * element_bytes * elements / up,
+    }
+    stacked = np.stack(list(parts.values()))
+    longest = stacked.max(axis=0)
+    parts["delay"] = pool.delay[index]
+    parts["total"] = pool.delay[index] + longest + (stacked.sum(axis=0) - longest) / pool.chunks
+    return index, parts
+
+
+def time_s(pool: Pool, tiles: Tiles, k: int, element_bytes: int) -> float:
+    """The slowest device's seconds, or the server's link's."""
+    _, parts = parts_s(pool, tiles, k, element_bytes)
+    operands = float((tiles.products * (tiles.rows + tiles.columns)).sum())
+    elements = float((tiles.products * tiles.rows * tiles.columns).sum())
+    return max(float(parts["total"].max()), pool.server_s(element_bytes * k * operands, element_bytes * elements))
+
+
+def _start(costs: BlockCosts, pieces: Sequence[Piece]) -> float | None:
+    """A lower bound of the time for pieces; None when no device can hold a row and a column."""
+    rows, columns = max(p.rows for p in pieces), max(p.columns for p in pieces)
+    found = least_time(lambda t: float(costs.areas(t, rows, columns).sum()),
+                       float(sum(p.area for p in pieces)) * (1 - 1e-9), 1.0, 1e-4)
+    return None if found is None else found[0]
+
+
+def _selections(pool: Pool, pieces: Sequence[Piece], k: int, element_bytes: int) -> Iterator[np.ndarray]:
+    """Sets of devices worth a layout: all; fewer where a shared link makes each one a cost to the others, or where
+    there are hardly more elements than devices."""
+    everyone = np.arange(len(pool))
+    area = sum(p.area for p in pieces)
+    alone = pool.costs(k, element_bytes, everyone, alone=True)
+    start = _start(alone, pieces)
+    if start is None:
+        return
+    rows, columns = max(p.rows for p in pieces), max(p.columns for p in pieces)
+    value = alone.areas(start, rows, columns)
+    order = np.argsort(-value, kind="stable")
+    order = order[value[order] > 0]
+    if len(order) * 16 > area:  # whole elements: those who are quickest with one
+        one = np.ones(len(pool))
+        single = np.where(alone.heights(one, alone.budgets(FOREVER)) >= 1, alone.time_s(one, one), np.inf)
+        quick = np.argsort(single, kind="stable")
+        quick = quick[np.isfinite(single[quick])]
+        for count in sorted({min(len(quick), max(1, area // share)) for share in (1, 2, 4, 8, 16)}):
+            yield quick[:count]
+        order = quick
+    if not pool.contended(order):
+        yield order
+        return
+
+    def estimate(count: int) -> float:
+        index = order[:count]
+        costs = pool.costs(k, element_bytes, index)
+        seconds = _start(costs, pieces)
+        if seconds is None:
+            return np.inf
+        blocks = np.minimum(costs.areas(seconds, rows, columns), area)
+        operands = max(2 * np.sqrt(blocks).sum(), sum(p.batch * (p.rows + p.columns) for p in pieces))
+        return max(seconds, pool.server_s(element_bytes * k * operands, element_bytes * area))
+
+    counts = sorted({max(1, round(len(order) * 0.7**i)) for i in range(40)} if len(order) > 12
+                    else set(range(1, len(order) + 1)))
+    times = {}
+    for count in reversed(counts):  # few devices more and more are slower: stop when that is clear
+        times[count] = estimate(count)
+        if times[count] > 2 * min(times.values()):
+            break
+    best = min(times, key=times.get)
+    around = [c for c in (round(best * f) for f in (0.8, 0.9, 1.1, 1.25)) if 1 <= c <= len(order)]
+    times |= {c: estimate(c) for c in around if c not in times}
+    ranked = sorted(times, key=times.get)
+    for count in ranked[:4 if len(order) <= FEW else 1]:
+        yield order[:count]
+
+
+def _layouts(costs: BlockCosts, pieces: Sequence[Piece], start: float) -> Iterator[Tiles]:
+    products = sum(p.batch for p in pieces)
+    precision = 2e-4 if len(costs) <= FEW else 2e-3
+    if products == 1:
+        one = pieces[0]
+        yield from _strips(costs, one, start, precision)
+        for panels in _panels(costs, one, start):
+            yield from _ranges(costs, panels, start, precision)
+        return
+    yield from _ranges(costs, pieces, start, precision)
+    if products <= min(len(costs), 2000):
+        yield from _teams(costs, pieces, start, precision)
+
+
+def _placed(tiles: Tiles, piece: Piece) -> Tiles:
+    return Tiles(tiles.device, tiles.row0 + piece.row0, tiles.row1 + piece.row0, tiles.col0 + piece.col0,
+                 tiles.col1 + piece.col0, tiles.batch0 + piece.batch0, tiles.batch1 + piece.batch0)
+
+
+def _strips(costs: BlockCosts, piece: Piece, start: float, precision: float) -> Iterator[Tiles]:
+    for turned in (False, True) if len(costs) < MANY else (piece.rows > piece.columns,):
+        rows, columns = (piece.columns, piece.rows) if turned else (piece.rows, piece.columns)
+        groups = strip_groups(costs, rows, columns, start, precision)
+        if not groups:
+            continue
+        matrix = np.zeros(len(groups), int)
+        tiles = lay_out(costs, groups, matrix, np.array([rows]), np.array([columns]), start, precision)
+        if tiles is not None:
+            yield _placed(tiles.turned() if turned else tiles, piece)
+
+
+def _ranges(costs: BlockCosts, pieces: Sequence[Piece], start: float, precision: float) -> Iterator[Tiles]:
+    """Cut along the rows, along the columns."""
+    for turned in (False, True):
+        tiles = ranges(costs, [p.turned() for p in pieces] if turned else pieces, start, precision)
+        if tiles is not None:
+            yield tiles.turned() if turned else tiles
+
+
+def _panels(costs: BlockCosts, piece: Piece, start: float) -> Iterator[list[Piece]]:
+    """A product whose blocks memory keeps small, as panels that devices take rows of, again and again."""
+    short, long = costs.largest_block(piece.rows, piece.columns)
+    held = (short >= 1) & (long >= 1)
+    if not held.any():
+        return
+    free = costs.areas(start, piece.rows, piece.columns)
+    limited = held & (free > short * long * (1 + 1e-6))
+    if not limited.any():
+        return
+    order = np.argsort(short[held])
+    weight = np.cumsum(free[held][order])
+    quantiles = np.searchsorted(weight, weight[-1] * np.array([0.0, 0.1, 0.3, 0.5, 0.8]))
+    widths = {int(w) for w in short[held][order][quantiles]}
+    for width in sorted(widths):
+        width = max(1, min(width, piece.columns))
+        if piece.area / (width * max(long[held].max(), 1)) > MOST_BLOCKS:
+            continue
+        edges = np.linspace(piece.col0, piece.col0 + piece.columns, -(-piece.columns // width) + 1).round().astype(int)
+        yield [Piece(piece.rows, int(b - a), 1, piece.row0, int(a), piece.batch0) for a, b in zip(edges, edges[1:])]
+
+
+def _teams(costs: BlockCosts, pieces: Sequence[Piece], start: float, precision: float) -> Iterator[Tiles]:
+    """Every product gets devices of its own, in proportion to its area."""
+    singles = [Piece(p.rows, p.columns, 1, p.row0, p.col0, p.batch0 + i) for p in pieces for i in range(p.batch)]
+    rows, columns = (np.array([getattr(p, side) for p in singles]) for side in ("rows", "columns"))
+    areas = costs.block_areas(start, int(rows.max()), int(columns.max()))
+    need = rows.astype(float) * columns
+    teams: list[list[int]] = [[] for _ in singles]
+    for device in np.argsort(-areas, kind="stable"):
+        if areas[device] <= 0:
+            break
+        j = int(need.argmax())
+        need[j] -= areas[device]
+        teams[j].append(int(device))
+    if not all(teams):
+        return
+    for turned in (False, True):
+        high, wide = (columns, rows) if turned else (rows, columns)
+        groups, matrix = [], []
+        for j, team in enumerate(teams):
+            team = np.array(team)
+            strips = [team[g] for g in by_area(areas[team], int(high[j]))]
+            groups += strips
+            matrix += [j] * len(strips)
+        tiles = lay_out(costs, groups, np.array(matrix), high, wide, start, precision)
+        if tiles is None:
+            continue
+        parts = []
+        for j, piece in enumerate(singles):
+            at = tiles.batch0 == j
+            own = Tiles(*(getattr(tiles, f)[at] for f in Tiles.__dataclass_fields__))
+            own = Tiles(own.device, own.row0, own.row1, own.col0, own.col1, own.batch0 - j, own.batch1 - j)
+            parts.append(_placed(own.turned() if turned else own, piece))
+        yield joined(parts)

@@ -1,0 +1,116 @@
+"""Ranges over many products, one stacked on the other: each device takes rows from where the one before it stopped.
+
+A range may hold the end of a product, whole products, and the beginning of another. This is how attention's many
+small products are shared out, and a product whose blocks have to be many because memory is small. Rows are taken with
+all of a product's columns; the caller turns products to share out columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runners.planning.gemm_cost import BlockCosts
+from runners.planning.tiling import Tiles
+
+MOST_BLOCKS = 50_000  # more are no plan
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`batch` products alike, of which rows and columns from row0, col0 on are to be computed."""
+
+    rows: int
+    columns: int
+    batch: int = 1
+    row0: int = 0
+    col0: int = 0
+    batch0: int = 0
+
+    @property
+    def area(self) -> int:
+        return self.rows * self.columns * self.batch
+
+    def turned(self) -> Piece:
+        return Piece(self.columns, self.rows, self.batch, self.col0, self.row0, self.batch0)
+
+
+def ranges(costs: BlockCosts, pieces: Sequence[Piece], start_s: float, precision: float) -> Tiles | None:
+    """Ranges for which the slowest device's time is least, by bisection from a lower bound; None: memory forbids."""
+    walk = _Walk(costs, pieces)
+    if not walk.possible:
+        return None
+    low, high, step = start_s, start_s * (1 + precision), max(precision, 0.02)
+    tiles = walk.take(high)
+    while tiles is None:
+        if walk.blocks > MOST_BLOCKS:
+            return None
+        low, high, step = high, high * (1 + step), step * 2
+        tiles = walk.take(high)
+    while high - low > precision * high:
+        middle = (low + high) / 2
+        found = walk.take(middle)
+        if found is None:
+            low = middle
+        else:
+            high, tiles = middle, found
+    return tiles
+
+
+class _Walk:
+    def __init__(self, costs: BlockCosts, pieces: Sequence[Piece]):
+        self.pieces = pieces
+        self.delay = costs.delay_s.tolist()
+        self.times = list(zip(costs.p[:-1].T.tolist(), costs.q[:-1].T.tolist()))
+        self.inner = costs.p[-1].tolist()
+        self.memory = costs.memory_elements.tolist()
+        widest = max(p.columns for p in pieces)
+        holds = costs.heights(float(widest), costs.budgets(1e30)) >= 1
+        self.order = [int(i) for i in np.argsort(-costs.areas(1e6, widest, widest), kind="stable") if holds[i]]
+        self.possible = bool(self.order)
+        self.blocks = 0
+
+    def take(self, seconds: float) -> Tiles | None:
+        """Every device takes all that it can in that time; None when something is left over."""
+        out: list[tuple[int, ...]] = []
+        number, product, row = 0, 0, 0  # the piece, the product in it and its row where the next range begins
+        piece = self.pieces[0]
+        for device in self.order:
+            left = seconds - self.delay[device]
+            if left <= 0:
+                continue
+            p, q = self.times[device]
+            budgets, k, memory = [left] * len(p), self.inner[device], self.memory[device]
+            while True:
+                rows, columns = piece.rows, piece.columns
+                fits = int((memory - k * columns) / (k + columns) + 1e-9)
+                tall = min(int((b - x * columns) / (x + y * columns) + 1e-9) for b, x, y in zip(budgets, p, q))
+                tall = min(tall, fits, rows - row)
+                if tall < 1:
+                    break
+                count = 1
+                if tall == rows:  # whole products, as many as there are
+                    whole = min(int(b / (x * (rows + columns) + y * rows * columns) + 1e-9)
+                                for b, x, y in zip(budgets, p, q))
+                    count = max(1, min(whole, piece.batch - product,
+                                       int(memory / (k * (rows + columns) + rows * columns) + 1e-9)))
+                at = piece.row0 + row
+                first = piece.batch0 + product
+                out.append((device, at, at + tall, piece.col0, piece.col0 + columns, first, first + count))
+                budgets = [b - count * (x * (tall + columns) + y * tall * columns) for b, x, y in zip(budgets, p, q)]
+                row += tall
+                if row == rows:
+                    row, product = 0, product + count
+                    if product == piece.batch:
+                        number, product = number + 1, 0
+                        if number == len(self.pieces):
+                            self.blocks = len(out)
+                            return Tiles(*np.array(out).T)
+                        piece = self.pieces[number]
+                if len(out) > MOST_BLOCKS:
+                    self.blocks = len(out)
+                    return None
+        self.blocks = len(out)
+        return None
