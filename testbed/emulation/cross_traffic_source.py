@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from testbed.emulation.cross_traffic import Stream
 from testbed.emulation.hosts import HostPort
@@ -67,8 +68,12 @@ class CrossTraffic:
         return self._process.poll() is None
 
     def begin(self, t0_monotonic: float) -> None:
-        """Emulated time 0 is at that moment of CLOCK_MONOTONIC."""
+        """Emulated time 0 is at that moment of CLOCK_MONOTONIC. Starts again if it was begun before."""
         self._send({"t0": t0_monotonic})
+
+    def pause(self) -> None:
+        """No packets until the next `begin`."""
+        self._send({"t0": None})
 
     def _send(self, message: dict) -> None:
         try:
@@ -113,20 +118,20 @@ class _Sender:
     home: str
     direction: str
     socket: socket.socket
-    changes: list
+    schedule: list  # (emulated time, rate)
+    changes: list  # what is to come, the next one last
     rate_bps: float = 0.0  # emulated
     next_s: float = 0.0  # when its next packet is due, real
 
 
 def main() -> None:
-    """Reads the job, then the starting time, as lines of JSON; ends with its input."""
-    job = json.loads(sys.stdin.readline())
+    """Reads the job, then starting times (or null, for a pause), as lines of JSON; ends with its input."""
+    orders = open(0, "rb", buffering=0)  # unbuffered, so that select() knows what is still to be read
+    job = json.loads(orders.readline())
     with contextlib.ExitStack() as stack:
-        senders = [_open(s, job["mtu"], stack) for s in job["streams"]]
+        senders = [_open(s, stack) for s in job["streams"]]
         _say("ready")
-        start = sys.stdin.readline()
-        if start:
-            _run(senders, json.loads(start)["t0"], job["tdf"], job["mtu"])
+        _run(senders, orders, job["tdf"], job["mtu"])
 
 
 def _say(message: object) -> None:
@@ -134,7 +139,7 @@ def _say(message: object) -> None:
     sys.stdout.flush()
 
 
-def _open(spec: dict, mtu: int, stack: contextlib.ExitStack) -> _Sender:
+def _open(spec: dict, stack: contextlib.ExitStack) -> _Sender:
     with inside(spec["sink"]):
         sink = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -143,10 +148,11 @@ def _open(spec: dict, mtu: int, stack: contextlib.ExitStack) -> _Sender:
         sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     sender.setblocking(False)
     sender.connect(sink.getsockname())
-    return _Sender(spec["home"], spec["direction"], sender, spec["changes"][::-1])
+    return _Sender(spec["home"], spec["direction"], sender, spec["changes"], [])
 
 
-def _run(senders: list[_Sender], t0: float, tdf: float, mtu: int) -> None:
+def _run(senders: list[_Sender], orders: IO[bytes], tdf: float, mtu: int) -> None:
+    t0 = 0.0
     payload = bytes(mtu - _UDP_HEADERS)
     gap_bits = 8 * (mtu - (MTU - GOODPUT_BYTES)) * tdf  # real seconds between packets, x the emulated rate
     while True:
@@ -163,8 +169,13 @@ def _run(senders: list[_Sender], t0: float, tdf: float, mtu: int) -> None:
             if s.rate_bps > 0:
                 _send_due(s, payload, gap_bits / s.rate_bps, now)
                 wake = min(wake, max(s.next_s, now + _TICK_S))
-        if select.select([sys.stdin], [], [], max(0.0, wake - time.monotonic()))[0]:
-            return
+        if select.select([orders], [], [], max(0.0, wake - time.monotonic()))[0]:
+            line = orders.readline()
+            if not line:
+                return
+            t0 = json.loads(line)["t0"]
+            for s in senders:
+                s.rate_bps, s.changes = 0.0, [] if t0 is None else s.schedule[::-1]
 
 
 def _send_due(s: _Sender, payload: bytes, gap_s: float, now: float) -> None:

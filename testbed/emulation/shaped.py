@@ -97,8 +97,17 @@ class ShapedNetwork:
         plan = ReplayPlan.build(self.changes, self.topology.server_link, self.topology.shared_links, tdf=self.tdf)
         self._replayer = Replayer(plan, self.network, self.backend, on_step=self._applied, on_error=self._failed_step)
         self._replayer.start(t0_monotonic)
+        self.begin_cross_traffic(t0_monotonic)
+
+    def begin_cross_traffic(self, t0_monotonic: float) -> None:
+        """Start the cross traffic alone, again if it was paused; nothing to do where there is none."""
         if self._cross_traffic is not None:
             self._cross_traffic.begin(t0_monotonic)
+
+    def pause_cross_traffic(self) -> None:
+        """End the cross traffic until it begins again."""
+        if self._cross_traffic is not None:
+            self._cross_traffic.pause()
 
     def _failed_step(self, error: Exception) -> None:
         self.trouble = self.trouble or f"a change of the links could not be applied: {error}"

@@ -24,6 +24,15 @@ class Thresholds:
     rate_error_worst: float = 0.05  # any one link and direction
     rtt_error_s: float = 0.001  # any one link: this much ...
     rtt_error_fraction: float = 0.02  # ... and this fraction of the set RTT
+    # links, measured at length by `testbed verify`
+    rtt_p99_over_s: float = 0.003  # 99th percentile of RTTs and one-way delays, beyond the set value (and its jitter)
+    jitter_error_s: float = 0.0005  # standard deviation of one-way delays: this much ...
+    jitter_error_fraction: float = 0.1  # ... and this fraction of the set one
+    buffer_error_fraction: float = 0.05  # delay under load, beyond the idle one: this fraction of buffer / rate ...
+    buffer_error_s: float = 0.003  # ... and this much
+    gap_deviation_p99: float = 0.06  # of the gap between two packets of a saturated link
+    window_deviation_p99: float = 0.06  # of the rate over 10 ms of a saturated link; one packet at least
+    neighbour_rtt_s: float = 0.001  # median RTT of the others while one home saturates its link
     # links, during training
     rate_excess: float = (
         0.02  # more than the set rate through a bottleneck, in windows of leak_window_s: a leak

@@ -1,0 +1,127 @@
+"""`testbed verify`: an experiment's network, or a grid of settings, measured from end to end."""
+
+from __future__ import annotations
+
+import platform
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from testbed import __version__
+from testbed.cluster import LinkState, Topology
+from testbed.emulation import cleanup
+from testbed.emulation.shaped import ShapedNetwork
+from testbed.emulation.signals import interruptible
+from testbed.emulation.state import RunState
+from testbed.errors import InputError
+from testbed.experiment.loading import LoadedExperiment
+from testbed.experiment.machine import capable, check_congestion_control
+from testbed.experiment.setup import network_setup
+from testbed.measurement.thresholds import Thresholds
+from testbed.verification import changes, isolation
+from testbed.verification.links import QUICK, Effort, LinkVerification
+from testbed.verification.rows import Row, passed
+
+SAMPLE = 8  # homes of a network with more, unless told otherwise
+ISOLATION_MOST_BPS = 250e6  # real: more could measure the machine instead of the link
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found. facts: what carried it (kernel, backend, settings), by name."""
+
+    name: str
+    rows: list[Row]
+    facts: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return passed(self.rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "ok": self.ok, **self.facts, "warnings": self.warnings,
+                "rows": [row.as_dict() for row in self.rows]}
+
+
+def choose(homes: Sequence[str], sample: int | None, seed: int) -> list[str]:
+    """The homes to measure, in order; all where nothing else is asked and they are few, else by seed.
+
+    Raises:
+        InputError: a sample larger than the network.
+    """
+    if sample is not None and sample > len(homes):
+        raise InputError("--sample", f"{sample} homes; the network has {len(homes)}")
+    count = min(len(homes), SAMPLE) if sample is None else sample
+    drawn = set(random.Random(f"{seed}/verify").sample(list(homes), count))
+    return [home for home in homes if home in drawn]
+
+
+def verify_experiment(loaded: LoadedExperiment, *, sample: int | None, quick: bool, command: str,
+                      say: Say = lambda _: None) -> Verification:
+    """Build the experiment's network, its links as they are at the start, and measure it. Nothing trains.
+
+    Raises:
+        InputError: the experiment. CapabilityError: this machine can't build it.
+    """
+    caps = capable()
+    check_congestion_control(loaded, caps)
+    e = loaded.experiment
+    limits = Thresholds.from_mapping(e.fidelity.thresholds, loaded.where("fidelity"))
+    warnings: list[str] = []
+    setup = network_setup(loaded, warnings)
+    links = {home: [(0.0, series[0][1])] for home, series in setup.link_changes.items()}
+    homes = choose(setup.topology.homes, sample, e.seed)
+    with built(setup.topology, links, homes, caps=caps, delay_backend=e.network.delay_backend, switch=e.network.switch,
+               congestion_control=e.network.congestion_control, buffer_s=e.links.buffer, queue=e.links.queue, tdf=e.tdf,
+               seed=e.seed, label=str(loaded.path), command=command, say=say) as (shaped, busy):
+        rows = measure(shaped, homes, busy, limits, QUICK if quick else Effort(), say)
+        facts = facts_of(shaped, len(homes))
+    return Verification(e.name, rows, facts, warnings)
+
+
+@contextmanager
+def built(topology: Topology, links: dict[str, list[tuple[float, LinkState]]], homes: Sequence[str], *, command: str,
+          say: Say, **settings: Any) -> Iterator[tuple[ShapedNetwork, str]]:
+    """The network, with the traffic ready that saturates the busiest home that the machine can carry."""
+    tdf = settings.get("tdf", 1.0)
+    light = [h for h in homes if (links[h][0][1].down_bps + links[h][0][1].up_bps) / tdf <= ISOLATION_MOST_BPS]
+    sums = {h: links[h][0][1].down_bps + links[h][0][1].up_bps for h in homes}
+    busy = max(light, key=sums.get) if light else min(homes, key=sums.get)
+    with interruptible():
+        state = RunState.create(None, command=command)
+        try:
+            say(f"building the network: {len(topology.homes)} homes")
+            with ShapedNetwork(state, topology, links, cross_traffic=isolation.saturating(links, busy), **settings) as shaped:
+                yield shaped, busy
+        finally:
+            cleanup.teardown(state)
+
+
+def measure(shaped: ShapedNetwork, homes: Sequence[str], busy: str, limits: Thresholds, effort: Effort,
+            say: Say) -> list[Row]:
+    """Every row of a network. The steps come last: they change links."""
+    rows = LinkVerification(shaped, homes, limits, effort, say).rows()
+    say(f"isolation: {busy} saturated")
+    rows += isolation.isolation_rows(shaped, busy, homes, limits, effort.echoes, effort.attempts)
+    say(f"steps of a trace: {busy}")
+    rows += changes.step_rows(shaped, busy, limits, effort.attempts)
+    shaped.check()
+    return rows
+
+
+def facts_of(shaped: ShapedNetwork, measured: int) -> dict[str, Any]:
+    """What a reader of the numbers needs to know."""
+    stats = shaped.backend.stats()
+    return {
+        "testbed": __version__, "kernel": platform.release(), "machine": platform.machine(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "delay_backend": shaped.backend_name,
+        "switch": shaped.network.settings.switch, "queue": shaped.network.settings.queue, "tdf": shaped.tdf,
+        "homes": len(shaped.topology.homes), "homes_measured": measured,
+        "delay_line": {"packets": stats.packets, "lost_by_setting": stats.lost_by_setting,
+                       "overflowed": stats.overflowed, "cpu_s": stats.cpu_s},
+    }
