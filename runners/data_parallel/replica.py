@@ -33,10 +33,11 @@ class Replica:
         states: Mapping[int, torch.Tensor], *, optimizer: bool,
     ):  # fmt: skip
         self.state = state
+        self.layers = layer_count(model)
+        self.reduced: dict[int, torch.Tensor] = {}  # bucket -> gradients that the next `update` applies
         self._batches = Batches(model, training)
         self._text: tuple[int, tuple[torch.Tensor, torch.Tensor]] | None = None
         self._tokens_in_batch = training.batch * model.sequence
-        self._last = layer_count(model) - 1
         self._layers = [
             {i: build_layer(model, i, None if i in states else training.seed) for i in range(first, end)}
             for first, end in buckets
@@ -61,7 +62,7 @@ class Replica:
             x = entering
             for i, layer in layers.items():
                 x = layer(x)
-                if i == self._last:
+                if i == self.layers - 1:
                     # its share of the mean over the global batch, so that gradients of shares simply add up
                     x = loss_sum(x, targets) / self._tokens_in_batch
             self._passes.append((entering, x))
@@ -82,10 +83,6 @@ class Replica:
         gradients.zero_()
         return taken
 
-    def put_gradient(self, bucket: int, flat: torch.Tensor) -> None:
-        """Set the bucket's gradients."""
-        self._flat[bucket].gradients.copy_(flat)
-
     def weights(self, bucket: int) -> torch.Tensor:
         """The bucket's weights, a flat copy."""
         return self._flat[bucket].weights.clone()
@@ -101,15 +98,11 @@ class Replica:
         self._flat[bucket].update()
 
     def update(self, result: StateId) -> None:
-        """Apply the optimizer to every bucket; the state becomes `result`."""
-        for bucket in range(len(self._flat)):
-            self.update_bucket(bucket)
-        self.state = result
-
-    def reset(self) -> None:
-        """Forget gradients of a step that was given up."""
-        for flat in self._flat:
-            flat.gradients.zero_()
+        """Apply the optimizer to every bucket with its `reduced` gradients; the state becomes `result`."""
+        for bucket, flat in enumerate(self._flat):
+            flat.gradients.copy_(self.reduced[bucket])
+            flat.update()
+        self.reduced, self.state = {}, result
 
     def pack(self) -> dict[int, torch.Tensor]:
         """Layer -> flat state tensor, copies."""
@@ -124,6 +117,8 @@ class HollowReplica:
         states: Mapping[int, torch.Tensor], *, optimizer: bool,
     ):  # fmt: skip
         self.state = state
+        self.layers = layer_count(model)
+        self.reduced: dict[int, torch.Tensor] = {}
         costs = layer_costs(model)
         self._parameters = [c.parameters for c in costs]
         self._buckets = [sum(c.parameters for c in costs[first:end]) for first, end in buckets]
@@ -145,16 +140,13 @@ class HollowReplica:
 
     update_bucket = backward
 
-    def put_gradient(self, bucket: int, flat: torch.Tensor) -> None:
+    def put_weights(self, bucket: int, flat: torch.Tensor) -> None:
         pass
 
-    put_weights = add_gradient = put_gradient
+    add_gradient = put_weights
 
     def update(self, result: StateId) -> None:
         self.state = result
-
-    def reset(self) -> None:
-        pass
 
     def pack(self) -> dict[int, torch.Tensor]:
         return {i: self._empty(3 * n) for i, n in enumerate(self._parameters)}

@@ -151,7 +151,7 @@ class Coordinator:
             await self._paused()
         elif kind == p.READY and self.running and meta["epoch"] == self.epoch:
             self.ready.add(meta["stage"])
-            if len(self.ready) == len(self.assignment.stages):
+            if len(self.ready) == len(self.assignment.devices):
                 self.ledger.ready()
         elif kind == p.STUCK and self.running and meta["epoch"] == self.epoch:
             text = f"{name} misses {meta['missing']} of {meta['what']} from {meta['peer']}: again"

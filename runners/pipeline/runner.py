@@ -86,11 +86,12 @@ def _describe(assignment: Assignment, cluster: Cluster, training: TrainingSpec) 
 def _load(assignment: Assignment, model: ModelSpec, training: TrainingSpec) -> dict[str, float]:
     """What a step demands of the machine that emulates it (docs/fidelity.md, "Before the start")."""
     boundaries = assignment.stages[:-1]
+    full = training.micro_batches / (training.micro_batches + len(boundaries))  # of the step: not filling, not draining
     return {
         "flops": training_flops(model, training.batch),
         "messages": 2 * training.micro_batches * len(boundaries),
         "bytes": 2 * training.micro_batches * sum(s.output_bytes for s in boundaries),
-        "step_s": assignment.step_time_s,
+        "step_s": assignment.step_time_s * full,
     }
 
 

@@ -1,0 +1,125 @@
+"""The data-parallel runner: a whole model on each device, gradients by parameter server or by ring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runners.costs import FLOAT, layer_costs
+from runners.data_parallel.options import DataParallelOptions, parse_options
+from runners.data_parallel.planner import Assignment, Planner
+from runners.data_parallel.ps_server import ParameterServer
+from runners.data_parallel.ps_worker import PsWorker
+from runners.data_parallel.ring import RingCoordinator, RingWorker
+from runners.pipeline.checkpoint import check_server_memory
+from runners.pipeline.memory import Memory
+from runners.pipeline.planner import check_job
+from testbed.cluster import Cluster, ModelSpec, TrainingSpec
+from testbed.runtime import Node, PeerLost, Plan
+from testbed.units import duration, size
+
+
+class DataParallelRunner:
+    """See docs/data_parallel.md. One instance serves one node, and outlives a lost lease but not a kill."""
+
+    correctness = "E0"
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Memory] = {}
+
+    @staticmethod
+    def check_options(options: dict[str, Any]) -> None:
+        """Check `training.options` without a cluster.
+
+        Raises:
+            InputError: key, value, expectation, and the nearest right one.
+        """
+        parse_options(options)
+
+    def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
+        """Share the batch out by speed.
+
+        Raises:
+            InputError: bad settings; memory too small, with device and bytes.
+        """
+        options = parse_options(training.options)
+        check_job(model, training)
+        if options.reduce == "ring" and options.checkpoint_every:
+            check_server_memory(cluster, model)
+        planner = Planner(model, training, options)
+        assignment = planner.plan(cluster)
+        return Plan(
+            runner="data_parallel", model=model, training=training, cluster=cluster,
+            data=_describe(assignment, cluster, model, options),
+            predicted={
+                "step_time_s": assignment.step_time_s,
+                "samples_per_s": training.batch / assignment.step_time_s,
+            },
+            notes=_notes(assignment, cluster, planner),
+        )  # fmt: skip
+
+    async def coordinate(self, node: Node, plan: Plan) -> None:
+        """The server's part."""
+        ring = parse_options(plan.training.options).reduce == "ring"
+        await (RingCoordinator if ring else ParameterServer)(node, plan).run()
+
+    async def work(self, node: Node, plan: Plan) -> None:
+        """A device's part."""
+        if parse_options(plan.training.options).reduce == "ps":
+            await PsWorker(node, plan).run()
+            return
+        memory = self._memory.pop(node.name, None) or Memory()
+        try:
+            await RingWorker(node, plan, memory).run()
+        except PeerLost:  # the lease ran out, but memory is still there: offer it when the device is back
+            self._memory[node.name] = memory
+            raise
+
+
+def traffic_bytes(assignment: Assignment, model: ModelSpec, options: DataParallelOptions) -> dict[str, float]:
+    """Bytes a step that each device sends and receives, and that the server does."""
+    nbytes = FLOAT * sum(c.parameters for c in layer_costs(model))
+    members = len(assignment.shares)
+    if options.reduce == "ps":
+        device, server = nbytes, members * nbytes
+    else:
+        device, server = 2 * (members - 1) / members * nbytes, 0
+    return {"device_up": device, "device_down": device, "server_up": server, "server_down": server}
+
+
+def _describe(
+    assignment: Assignment, cluster: Cluster, model: ModelSpec, options: DataParallelOptions
+) -> dict[str, Any]:
+    used = set(assignment.devices)
+    return {
+        "assignment": assignment.as_data(),
+        "spares": [d.name for d in cluster.devices if d.name not in used],
+        "memory_bytes": {s.device: s.memory_bytes for s in assignment.shares},
+        "bytes_per_step": traffic_bytes(assignment, model, options),
+    }
+
+
+def _notes(assignment: Assignment, cluster: Cluster, planner: Planner) -> list[str]:
+    options, shares = planner.options, assignment.shares
+    traffic = traffic_bytes(assignment, planner.model, options)
+    how = "parameter server" if options.reduce == "ps" else "ring all-reduce"
+    notes = [
+        f"{how} over {len(shares)} devices, gradients in {len(assignment.buckets)} buckets; predicted step "
+        f"{duration(assignment.step_time_s)}, of which the slowest device computes "
+        f"{duration(max(s.compute_s for s in shares))}",
+        f"each device sends {size(traffic['device_up'])} and receives {size(traffic['device_down'])} a step",
+    ]
+    if options.reduce == "ps":
+        notes.append(f"the server sends {size(traffic['server_up'])} and receives as much a step")
+    listed = ", ".join(f"{s.device} {s.samples}" for s in shares[:16])
+    more = f" and {len(shares) - 16} more" if len(shares) > 16 else ""
+    notes.append(f"samples of each batch: {listed}{more}")
+    usable = {d.name for d in planner.usable(cluster)}
+    small = [d.name for d in cluster.devices if d.name not in usable]
+    if small:
+        notes.append(f"without memory for a replica ({size(planner.memory_bytes(1))}): {', '.join(small[:16])}")
+    spares = [d.name for d in cluster.devices if d.name in usable and d.name not in assignment.devices]
+    if spares:
+        notes.append(f"no sample of the batch left for: {', '.join(spares[:16])}")
+    if cluster.shared_links:
+        notes.append("the prediction takes each shared link as if one device used it at a time")
+    return notes
