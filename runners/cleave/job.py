@@ -1,0 +1,156 @@
+"""A matrix product on its way: its operands, the tasks that its blocks became, and the result put together from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from runners.cleave.verification import agrees
+from runners.costs import FLOAT, FLOPS_PER_BYTE
+from runners.planning.gemm import Block, GemmPlan
+
+if TYPE_CHECKING:
+    from runners.cleave.capture import Product
+
+Region = tuple[int, int, int, int, int, int]  # half-open: batch, rows, columns, as the value is stored
+
+
+@dataclass(frozen=True)
+class View:
+    """An operand: a tensor as stored ([rows, columns] or [batch, rows, columns]), read transposed or not.
+
+    key: names its values; the same for all products of a step that read them. uses: how many products do.
+    """
+
+    key: Hashable
+    tensor: torch.Tensor
+    transposed: bool
+    uses: int
+
+    @property
+    def matrix(self) -> torch.Tensor:
+        return self.tensor.mT if self.transposed else self.tensor
+
+    def region(self, batch: tuple[int, int], rows: tuple[int, int] | None, columns: tuple[int, int] | None) -> Region:
+        """Where rows and columns of the operand lie in the stored tensor; None: all of them."""
+        height, width = self.matrix.shape[-2:]
+        r, c = rows or (0, height), columns or (0, width)
+        return (*batch, *c, *r) if self.transposed else (*batch, *r, *c)
+
+    def cut(self, region: Region) -> torch.Tensor:
+        b0, b1, r0, r1, c0, c1 = region
+        if self.tensor.dim() == 2:
+            return self.tensor[r0:r1, c0:c1]
+        return self.tensor[b0:b1, r0:r1, c0:c1]
+
+    def whole(self, region: Region) -> bool:
+        """Whether the region has all rows and columns of its products."""
+        return region[2] == region[4] == 0 and (region[3], region[5]) == tuple(self.tensor.shape[-2:])
+
+
+class Task:
+    """One block on one device. `parent`: the task that it replaces in part; `children`: those that replace it."""
+
+    __slots__ = (
+        "block", "children", "deadline_s", "device", "done", "down_bytes", "down_from_s", "flops", "generation", "id",
+        "job", "parent", "resident_bytes", "sent_s", "tries", "up_bytes",
+    )  # fmt: skip
+
+    def __init__(self, job: Job, block: Block, parent: Task | None = None):
+        self.id, self.job, self.block, self.device, self.parent = 0, job, block, block.device, parent
+        self.children: list[Task] = []
+        self.done = False
+        self.tries = parent.tries if parent is not None else 0
+        self.generation = 0
+        self.flops = 2.0 * block.products * block.rows * block.columns * job.product.gemm.k
+        self.sent_s = self.down_from_s = self.deadline_s = 0.0
+        self.down_bytes = self.up_bytes = self.resident_bytes = 0
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether its result is there, or that of a task that it stems from."""
+        task: Task | None = self
+        while task is not None:
+            if task.done:
+                return True
+            task = task.parent
+        return False
+
+
+class Job:
+    """A product C = A·B in the making.
+
+    Args:
+        name: of the product, e.g. 'layer3.qkv.dX'.
+        bias: added to every row of C, or None.
+        priority: lower goes first.
+        finished: gets the job when all of C has arrived.
+    """
+
+    def __init__(self, name: str, product: Product, a: View, b: View, bias: torch.Tensor | None, priority: int,
+                 finished: asyncio.Queue[Job]):  # fmt: skip
+        self.name, self.product, self.a, self.b, self.bias = name, product, a, b, bias
+        self.priority, self.finished = priority, finished
+        self.plan: GemmPlan | None = None
+        self.open = 0  # tasks of the plan that are not done
+        self.parts: list[tuple[Task, torch.Tensor]] = []
+        self.bad: list[tuple[Task, str]] = []
+        self.result: torch.Tensor | None = None
+        self.check_rounds = 0
+        self.rounding = 0.0
+        self.assembly_flops = float(FLOPS_PER_BYTE * 2 * FLOAT * product.gemm.batch * product.gemm.m * product.gemm.n)
+
+    def complete(self, task: Task) -> bool:
+        """Mark a task done; True when that completes the product."""
+        task.done = True
+        while task.parent is not None:
+            task = task.parent
+            if task.done or not all(child.done for child in task.children):
+                return False
+            task.done = True
+        self.open -= 1
+        return self.open == 0
+
+    def assemble(self) -> bool:
+        """C from its parts; False when some are wrong: they are in `bad` then, and not done any more."""
+        for task, part in self.parts:
+            why = self._fault(task, part)
+            if why is not None:
+                self.bad.append((task, why))
+        if self.bad:
+            wrong = {task for task, _ in self.bad}
+            self.parts = [(task, part) for task, part in self.parts if task not in wrong]
+            return False
+        g = self.product.gemm
+        shape = (g.m, g.n) if g.batch == 1 and self.a.tensor.dim() == 2 else (g.batch, g.m, g.n)
+        c = torch.empty(shape, dtype=torch.float32)
+        for task, part in self.parts:
+            b = task.block
+            if c.dim() == 2:
+                c[b.row0:b.row1, b.col0:b.col1] = part
+            else:
+                c[b.batch0:b.batch1, b.row0:b.row1, b.col0:b.col1] = part
+        if self.product.swapped:
+            c = c.mT
+        self.result = c if self.bias is None else c.add_(self.bias)
+        self.parts = []
+        return True
+
+    def _fault(self, task: Task, part: torch.Tensor) -> str | None:
+        if not torch.isfinite(part.sum()) and not torch.isfinite(part).all():
+            # a second device says the same: training itself has diverged
+            return None if task.tries else "values that are not finite"
+        if self.check_rounds:
+            b = task.block
+            batch = (b.batch0, b.batch1)
+            left = self.a.cut(self.a.region(batch, (b.row0, b.row1), None))
+            right = self.b.cut(self.b.region(batch, None, (b.col0, b.col1)))
+            left = left.mT if self.a.transposed else left
+            right = right.mT if self.b.transposed else right
+            if not agrees(left, right, part.view(*left.shape[:-1], right.shape[-1]), self.check_rounds, self.rounding):
+                return "a product that fails Freivalds' test"
+        return None

@@ -1,0 +1,104 @@
+"""Plans of products by shape, made once for each membership and set of rates, and how blocks are cut into pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from runners.cleave.options import CleaveOptions
+from runners.planning.gemm import Block, Gemm, GemmPlan, Rates, plan_gemm
+from testbed.cluster import Cluster
+
+PIECES = (1, 2, 3, 4, 6, 8)  # that 'auto' considers
+LEAST_PIECE_BYTES = 32_000  # less on its way than this is not worth a message of its own
+MOST_PIECES = 1024  # of one product with chunks: auto; more only cost the server time
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A product's plan, and its blocks as they are sent: in order, each device's pieces one after the other."""
+
+    plan: GemmPlan
+    pieces: tuple[Block, ...]
+
+
+class Plans:
+    """Plans by a product's shape.
+
+    Args:
+        current: gives devices and rates to plan with; called when plans are made.
+    """
+
+    def __init__(self, cluster: Cluster, options: CleaveOptions, element_bytes: int,
+                 current: Callable[[], tuple[Sequence[str], Mapping[str, Rates]]]):  # fmt: skip
+        self._cluster, self._options, self._bytes, self._current = cluster, options, element_bytes, current
+        self._made: dict[tuple, Planned] = {}
+        self._batched: dict[int, GemmPlan] = {}  # number of products -> the first plan that sends so many
+
+    def clear(self) -> None:
+        """Devices or rates have changed."""
+        self._made.clear()
+        self._batched.clear()
+
+    def of(self, gemm: Gemm) -> Planned:
+        key = (gemm.batch, gemm.m, gemm.k, gemm.n, gemm.weight is not None)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = self._make(replace(gemm, element_bytes=self._bytes))
+        return found
+
+    def _make(self, gemm: Gemm) -> Planned:
+        names, rates = self._current()
+        chunks = self._options.chunks
+        streamed = (4 if len(names) * 4 <= MOST_PIECES else 1) if chunks == "auto" else chunks
+        plan = plan_gemm(
+            self._cluster, gemm, devices=names, rates=rates, server_local=self._options.local == "auto", chunks=streamed,
+        )  # fmt: skip
+        if plan.local:
+            return Planned(plan, plan.blocks)
+        if gemm.batch > 1:
+            # attention's six products read each other's operands: with the same samples and heads they are there already
+            first = self._batched.setdefault(gemm.batch, plan)
+            if first is not plan and all(b.rows == first.gemm.m and b.columns == first.gemm.n for b in first.blocks):
+                blocks = tuple(replace(b, row0=0, row1=gemm.m, col0=0, col1=gemm.n) for b in first.blocks)
+                plan = replace(plan, blocks=blocks)
+        pieces: list[Block] = []
+        per_device = max(1, MOST_PIECES // max(1, len(plan.blocks)))
+        for block in plan.blocks:
+            rate = rates.get(block.device)
+            pieces += self._cut(gemm, block, rate, per_device) if rate is not None else (block,)
+        return Planned(plan, tuple(pieces))
+
+    def _cut(self, gemm: Gemm, block: Block, rates: Rates, most: int) -> Sequence[Block]:
+        """The block in as many pieces as make it quickest, if the cost model is right."""
+        if self._options.chunks == 1:
+            return (block,)
+        rows = gemm.weight is not None or block.rows >= block.columns
+        if block.products > 1:
+            length, shared, single = block.products, 0, gemm.k * (block.rows + block.columns)
+        else:
+            length = block.rows if rows else block.columns
+            shared = gemm.k * (block.columns if rows else block.rows)  # sent once, with the first piece
+            single = gemm.k
+        out = block.products * block.rows * block.columns
+        down = 8 * self._bytes * (shared + single * length) / rates.downlink_bps
+        head = 8 * self._bytes * shared / rates.downlink_bps
+        work = 2.0 * out * gemm.k / rates.flops
+        up = 8 * self._bytes * out / rates.uplink_bps
+        if self._options.chunks == "auto":
+            moved = self._bytes * (shared + single * length + out)
+            counts = [p for p in PIECES if p <= min(length, most, max(1, moved // LEAST_PIECE_BYTES))]
+        else:
+            counts = [min(self._options.chunks, length)]
+
+        def seconds(p: int) -> float:
+            parts = ((down - head) / p, work / p, up / p)
+            return head + sum(parts) + (p - 1) * max(parts)
+
+        count = min(counts or [1], key=seconds)
+        edges = [length * i // count for i in range(count + 1)]
+        if block.products > 1:
+            return [replace(block, batch0=block.batch0 + a, batch1=block.batch0 + b) for a, b in zip(edges, edges[1:])]
+        if rows:
+            return [replace(block, row0=block.row0 + a, row1=block.row0 + b) for a, b in zip(edges, edges[1:])]
+        return [replace(block, col0=block.col0 + a, col1=block.col0 + b) for a, b in zip(edges, edges[1:])]
