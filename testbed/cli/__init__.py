@@ -18,6 +18,7 @@ COMMANDS = {
     "report": "testbed.cli.report:report",
     "show": "testbed.cli.show:show",
     "compare": "testbed.cli.compare:compare",
+    "verify": "testbed.cli.verify:verify",
     "shell": "testbed.cli.shell:shell",
     "exec": "testbed.cli.exec:exec_command",
     "clean": "testbed.cli.clean:clean",

@@ -126,9 +126,8 @@ class _Sender:
 
 def main() -> None:
     """Reads the job, then starting times (or null, for a pause), as lines of JSON; ends with its input."""
-    orders = open(0, "rb", buffering=0)  # unbuffered, so that select() knows what is still to be read
-    job = json.loads(orders.readline())
-    with contextlib.ExitStack() as stack:
+    with open(0, "rb", buffering=0) as orders, contextlib.ExitStack() as stack:  # unbuffered: select() sees all
+        job = json.loads(orders.readline())
         senders = [_open(s, stack) for s in job["streams"]]
         _say("ready")
         _run(senders, orders, job["tdf"], job["mtu"])

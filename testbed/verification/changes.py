@@ -40,8 +40,12 @@ def _replayed(shaped: ShapedNetwork, home: str, changed: LinkState, at: float) -
     """A replay of one change, due at that moment of CLOCK_MONOTONIC."""
     now = shaped.current(home)
     t0 = time.monotonic()
-    plan = ReplayPlan.build({home: [(0.0, now), ((at - t0) / shaped.tdf, changed)]}, shaped.topology.server_link,
-                            shaped.topology.shared_links, tdf=shaped.tdf)
+    plan = ReplayPlan.build(
+        {home: [(0.0, now), ((at - t0) / shaped.tdf, changed)]},
+        shaped.topology.server_link,
+        shaped.topology.shared_links,
+        tdf=shaped.tdf,
+    )
     replayer = Replayer(plan, shaped.network, shaped.backend)
     replayer.start(t0)
     return replayer
@@ -62,14 +66,22 @@ def _delay_step(shaped: ShapedNetwork, home: str, limits: Thresholds) -> Row:
     due = time.monotonic() + _LEAD_S
     replayer = _replayed(shaped, home, changed, due)
     count = int(2 * _LEAD_S / _INTERVAL_S)
-    got = send_trains({home: promise.path}, count=count, interval_s=_INTERVAL_S,
-                      wait_s=promise.delay_s + longer_s + 8 * promise.sigma_s + 0.1)[home]
+    got = send_trains(
+        {home: promise.path},
+        count=count,
+        interval_s=_INTERVAL_S,
+        wait_s=promise.delay_s + longer_s + 8 * promise.sigma_s + 0.1,
+    )[home]
     replayer.stop()
     _back(shaped, home)
     here = ~np.isnan(got.arrived_s) & got.clear
     delays = (got.arrived_s - got.sent_s)[here]
-    at = step_up(got.sent_s[here], np.clip(delays, 0, promise.delay_s + 2 * longer_s), promise.delay_s,
-                 promise.delay_s + longer_s)
+    at = step_up(
+        got.sent_s[here],
+        np.clip(delays, 0, promise.delay_s + 2 * longer_s),
+        promise.delay_s,
+        promise.delay_s + longer_s,
+    )
     return _row(home, "up", "delay step", at, due, limits, replayer)
 
 
@@ -82,8 +94,9 @@ def _rate_step(shaped: ShapedNetwork, home: str, limits: Thresholds) -> Row:
     due = time.monotonic() + lead_s
     replayer = _replayed(shaped, home, changed, due)
     seconds = 2 * (lead_s - promise.buffer_s - promise.delay_s)
-    arrived = saturate_path(promise.path, promise.rate_bps, promise.buffer_s, promise.delay_s + 4 * promise.sigma_s,
-                            seconds).arrived_s
+    arrived = saturate_path(
+        promise.path, promise.rate_bps, promise.buffer_s, promise.delay_s + 4 * promise.sigma_s, seconds
+    ).arrived_s
     replayer.stop()
     _back(shaped, home)
     gaps = np.clip(np.diff(arrived), 0, 4 * _SLOWER * gap_s)
@@ -91,10 +104,17 @@ def _rate_step(shaped: ShapedNetwork, home: str, limits: Thresholds) -> Row:
     return _row(home, "down", "rate step", at, due, limits, replayer)
 
 
-def _row(home: str, direction: str, name: str, at: float | None, due: float, limits: Thresholds,
-         replayer: Replayer) -> Row:
+def _row(
+    home: str, direction: str, name: str, at: float | None, due: float, limits: Thresholds, replayer: Replayer
+) -> Row:
     """Lateness on the wire in real seconds: the machine's, not the emulated world's."""
     late_s = float("inf") if at is None else at - time.time() + time.monotonic() - due
-    told = f"the replay says {1e3 * replayer.lateness_s[0]:.2f} ms" if replayer.lateness_s else "the replay did not apply it"
+    told = (
+        f"the replay says {1e3 * replayer.lateness_s[0]:.2f} ms"
+        if replayer.lateness_s
+        else "the replay did not apply it"
+    )
     note = told if at is not None else f"no step was seen; {told}"
-    return judged(home, direction, name, 0.0, late_s, "s", late_s, "s", limits.replay_late_s, f"late on the wire; {note}")
+    return judged(
+        home, direction, name, 0.0, late_s, "s", late_s, "s", limits.replay_late_s, f"late on the wire; {note}"
+    )

@@ -32,12 +32,15 @@ def busiest(shaped: ShapedNetwork, homes: Sequence[str]) -> str:
 def saturating(shaped_links: dict, home: str) -> list[Stream]:
     """Cross traffic that fills a home's link both ways, from time 0 on."""
     state = shaped_links[home][0][1]
-    return [Stream(home, "down", ((0.0, _OVERLOAD * state.down_bps),)),
-            Stream(home, "up", ((0.0, _OVERLOAD * state.up_bps),))]
+    return [
+        Stream(home, "down", ((0.0, _OVERLOAD * state.down_bps),)),
+        Stream(home, "up", ((0.0, _OVERLOAD * state.up_bps),)),
+    ]
 
 
-def isolation_rows(shaped: ShapedNetwork, home: str, homes: Sequence[str], limits: Thresholds, echoes: int,
-                   attempts: int) -> list[Row]:
+def isolation_rows(
+    shaped: ShapedNetwork, home: str, homes: Sequence[str], limits: Thresholds, echoes: int, attempts: int
+) -> list[Row]:
     """RTTs of neighbours, before and while `home` is saturated by the network's cross traffic (see `saturating`).
 
     Only neighbours that share no link with it on the way. The traffic comes from outside, so the server's
@@ -58,8 +61,10 @@ def isolation_rows(shaped: ShapedNetwork, home: str, homes: Sequence[str], limit
             during = _rtts(shaped, near, echoes)
             loaded_bps = 8 * (shaped.network.counters()[home]["down"].bytes - sent) / (time.monotonic() - began)
         shaped.pause_cross_traffic()
-        return {h: [_row(h, home, before[h], during[h], loaded_bps, limits, shaped.tdf), _stray_row(h, home, stray[h])]
-                for h in near}
+        return {
+            h: [_row(h, home, before[h], during[h], loaded_bps, limits, shaped.tdf), _stray_row(h, home, stray[h])]
+            for h in near
+        }
 
     def again(keys: list[str], attempt: int) -> dict[str, list[Row]]:
         found = measure(keys, attempt)
@@ -71,22 +76,45 @@ def isolation_rows(shaped: ShapedNetwork, home: str, homes: Sequence[str], limit
 def _rtts(shaped: ShapedNetwork, homes: Sequence[str], echoes: int) -> dict[str, np.ndarray]:
     hosts = shaped.network.hosts
     longest = max(shaped.current(h).rtt_s + 8 * shaped.current(h).jitter_s for h in homes) * shaped.tdf
-    found = echo_rtts([(h, hosts[h].netns_path, hosts[SERVER].ip) for h in homes], count=echoes, interval_s=0.01,
-                      wait_s=longest + 0.1)
+    found = echo_rtts(
+        [(h, hosts[h].netns_path, hosts[SERVER].ip) for h in homes], count=echoes, interval_s=0.01, wait_s=longest + 0.1
+    )
     return {h: np.array(found[h]) for h in homes}
 
 
-def _row(home: str, busy: str, before: np.ndarray, during: np.ndarray, loaded_bps: float, limits: Thresholds,
-         tdf: float) -> Row:
+def _row(
+    home: str, busy: str, before: np.ndarray, during: np.ndarray, loaded_bps: float, limits: Thresholds, tdf: float
+) -> Row:
     if not len(before) or not len(during):
-        return judged(home, "both", "neighbour's RTT", 0.0, float("inf"), "s", float("inf"), "s", limits.neighbour_rtt_s,
-                      "no answer came through")
+        return judged(
+            home,
+            "both",
+            "neighbour's RTT",
+            0.0,
+            float("inf"),
+            "s",
+            float("inf"),
+            "s",
+            limits.neighbour_rtt_s,
+            "no answer came through",
+        )
     p50, loaded = float(np.median(before)) / tdf, float(np.median(during)) / tdf
     p99 = [float(np.percentile(x, 99)) / tdf for x in (before, during)]
     return judged(
-        home, "both", "neighbour's RTT", p50, loaded, "s", loaded - p50, "s", limits.neighbour_rtt_s,
+        home,
+        "both",
+        "neighbour's RTT",
+        p50,
+        loaded,
+        "s",
+        loaded - p50,
+        "s",
+        limits.neighbour_rtt_s,
         f"p50, while {busy} receives {loaded_bps / 1e6:.0f} Mbit/s of frames; p99 {1e3 * p99[0]:.2f} to {1e3 * p99[1]:.2f} ms",
-        p99_idle=p99[0], p99_loaded=p99[1], load_bps=loaded_bps)
+        p99_idle=p99[0],
+        p99_loaded=p99[1],
+        load_bps=loaded_bps,
+    )
 
 
 def _stray_row(home: str, busy: str, stray: int) -> Row:
@@ -120,7 +148,9 @@ def _stray_frames(shaped: ShapedNetwork, homes: Sequence[str]) -> Iterator[dict[
             sock.setblocking(False)
             captures[home] = _Capture(sock, bytes.fromhex(hosts[home].mac.replace(":", "")))
         first = hosts[homes[0]]
-        unknown = Ether(src=first.mac, dst="02:00:0a:fe:fe:fe") / IP(src=first.ip, dst="10.254.254.254") / UDP() / b"stray?"
+        unknown = (
+            Ether(src=first.mac, dst="02:00:0a:fe:fe:fe") / IP(src=first.ip, dst="10.254.254.254") / UDP() / b"stray?"
+        )
         for _ in range(5):
             captures[homes[0]].sock.send(bytes(unknown))
         yield counts

@@ -42,29 +42,64 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready: numbers that are not finite become null."""
-        return {**{k: _finite(v) for k, v in vars(self).items()}, "verdict": self.verdict,
-                "more": {k: _finite(v) for k, v in (self.more or {}).items()}}
+        return {
+            **{k: _finite(v) for k, v in vars(self).items()},
+            "verdict": self.verdict,
+            "more": {k: _finite(v) for k, v in (self.more or {}).items()},
+        }
 
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def judged(home: str, direction: str, quantity: str, set_: float, measured: float, unit: str, error: float,
-           error_unit: str, limit: float, note: str = "", **more: float) -> Row:
+def judged(
+    home: str,
+    direction: str,
+    quantity: str,
+    set_: float,
+    measured: float,
+    unit: str,
+    error: float,
+    error_unit: str,
+    limit: float,
+    note: str = "",
+    **more: float,
+) -> Row:
     """A row that passes when |error| <= limit; a NaN fails."""
-    return Row(home, direction, quantity, set_, measured, unit, error, error_unit, limit, bool(abs(error) <= limit),
-               note, more=more or None)
+    return Row(
+        home,
+        direction,
+        quantity,
+        set_,
+        measured,
+        unit,
+        error,
+        error_unit,
+        limit,
+        bool(abs(error) <= limit),
+        note,
+        more=more or None,
+    )
 
 
-def unjudged(home: str, direction: str, quantity: str, note: str, set_: float | None = None,
-             measured: float | None = None, unit: str = "", **more: float) -> Row:
+def unjudged(
+    home: str,
+    direction: str,
+    quantity: str,
+    note: str,
+    set_: float | None = None,
+    measured: float | None = None,
+    unit: str = "",
+    **more: float,
+) -> Row:
     """A row that only tells."""
     return Row(home, direction, quantity, set_, measured, unit, None, "", None, None, note, more=more or None)
 
 
-def retry_each(keys: Iterable[Key], measure: Callable[[list[Key], int], dict[Key, list[Row]]],
-               most: int) -> dict[Key, list[Row]]:
+def retry_each(
+    keys: Iterable[Key], measure: Callable[[list[Key], int], dict[Key, list[Row]]], most: int
+) -> dict[Key, list[Row]]:
     """Rows by key; keys of which a row fails are measured again, `most` times in all: noise passes, a fault does not.
 
     Rows that passed keep their numbers; those that failed get the last ones.
@@ -85,9 +120,11 @@ def retry_each(keys: Iterable[Key], measure: Callable[[list[Key], int], dict[Key
 
 
 def _merged(before: list[Row], after: list[Row], attempt: int) -> list[Row]:
-    new = {row.quantity: row for row in after}
-    return [row if row.ok is not False or row.quantity not in new else replace(new[row.quantity], attempts=attempt)
-            for row in before]
+    new = {(row.direction, row.quantity): row for row in after}
+    return [
+        row if row.ok is not False else replace(new.get((row.direction, row.quantity), row), attempts=attempt)
+        for row in before
+    ]
 
 
 def passed(rows: Iterable[Row]) -> bool:

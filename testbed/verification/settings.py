@@ -18,7 +18,7 @@ class Promise:
     """One direction of a home's path, in real units (time dilation applied).
 
     rate_bps: of the narrowest link, as TCP goodput. wire_bps: the same in frames. buffer_s: what that link's
-    queue holds. delay_s, sigma_s: one-way delay without queueing, and its standard deviation. loss: one-way.
+    queue holds, in whole frames. delay_s, sigma_s: one-way delay without queueing, and its standard deviation. loss: one-way.
     """
 
     rate_bps: float
@@ -43,18 +43,32 @@ def promises(shaped: ShapedNetwork, home: str) -> dict[str, Promise]:
     here, there = hosts[home], hosts[SERVER]
     ports = shaped.network.shared[shared.name] if shared else None
     ways = {
-        "down": ([there.inner, *([ports.down_interface] if ports else []), here.bridge_port],
-                 server.up_delay_s + own.down_delay_s, (server.up_jitter_s, own.down_jitter_s),
-                 (server.up_loss, own.down_loss), Path(there.netns_path, here.netns_path, here.ip)),
-        "up": ([here.inner, *([ports.up_interface] if ports else []), there.bridge_port],
-               own.up_delay_s + server.down_delay_s, (own.up_jitter_s, server.down_jitter_s),
-               (own.up_loss, server.down_loss), Path(here.netns_path, there.netns_path, there.ip)),
+        "down": (
+            [there.inner, *([ports.down_interface] if ports else []), here.bridge_port],
+            server.up_delay_s + own.down_delay_s,
+            (server.up_jitter_s, own.down_jitter_s),
+            (server.up_loss, own.down_loss),
+            Path(there.netns_path, here.netns_path, here.ip),
+        ),
+        "up": (
+            [here.inner, *([ports.up_interface] if ports else []), there.bridge_port],
+            own.up_delay_s + server.down_delay_s,
+            (own.up_jitter_s, server.down_jitter_s),
+            (own.up_loss, server.down_loss),
+            Path(here.netns_path, there.netns_path, there.ip),
+        ),
     }
     out = {}
     for direction, (interfaces, delay_s, sigmas, losses, path) in ways.items():
         narrowest: Shape = min((shapes[i] for i in interfaces), key=lambda s: s.rate_bps)
         out[direction] = Promise(
-            narrowest.rate_bps * GOODPUT_BYTES / FRAME_BYTES, narrowest.rate_bps,
-            narrowest.limit_bytes * 8 / narrowest.rate_bps, narrowest.queue, delay_s + between_s,
-            math.hypot(*sigmas), 1 - (1 - losses[0]) * (1 - losses[1]), path)
+            narrowest.rate_bps * GOODPUT_BYTES / FRAME_BYTES,
+            narrowest.rate_bps,
+            narrowest.limit_bytes // FRAME_BYTES * FRAME_BYTES * 8 / narrowest.rate_bps,
+            narrowest.queue,
+            delay_s + between_s,
+            math.hypot(*sigmas),
+            1 - (1 - losses[0]) * (1 - losses[1]),
+            path,
+        )
     return out

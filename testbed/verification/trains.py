@@ -11,7 +11,6 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,8 +102,9 @@ class _Flow:
         return Received(self._sent[:n], self._arrived[:n], self._clear[:n])
 
 
-def send_trains(paths: dict[str, Path], *, count: int, interval_s: float, wait_s: float,
-                payload: int = 64) -> dict[str, Received]:
+def send_trains(
+    paths: dict[str, Path], *, count: int, interval_s: float, wait_s: float, payload: int = 64
+) -> dict[str, Received]:
     """Small datagrams on all paths at once, `count` of them `interval_s` apart; their senders take turns."""
     with contextlib.ExitStack() as stack:
         flows = {name: _Flow(path, stack, count) for name, path in paths.items()}

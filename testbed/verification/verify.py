@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import random
 import time
@@ -23,8 +24,9 @@ from testbed.experiment.setup import network_setup
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification import changes, isolation
 from testbed.verification.links import QUICK, Effort, LinkVerification
-from testbed.verification.rows import Row, passed
+from testbed.verification.rows import Row, judged, passed
 
+RATES = ("UDP rate", "TCP rate")
 SAMPLE = 8  # homes of a network with more, unless told otherwise
 ISOLATION_MOST_BPS = 250e6  # real: more could measure the machine instead of the link
 Say = Callable[[str], None]
@@ -44,8 +46,13 @@ class Verification:
         return passed(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "ok": self.ok, **self.facts, "warnings": self.warnings,
-                "rows": [row.as_dict() for row in self.rows]}
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            **self.facts,
+            "warnings": self.warnings,
+            "rows": [row.as_dict() for row in self.rows],
+        }
 
 
 def choose(homes: Sequence[str], sample: int | None, seed: int) -> list[str]:
@@ -61,8 +68,9 @@ def choose(homes: Sequence[str], sample: int | None, seed: int) -> list[str]:
     return [home for home in homes if home in drawn]
 
 
-def verify_experiment(loaded: LoadedExperiment, *, sample: int | None, quick: bool, command: str,
-                      say: Say = lambda _: None) -> Verification:
+def verify_experiment(
+    loaded: LoadedExperiment, *, sample: int | None, quick: bool, command: str, say: Say = lambda _: None
+) -> Verification:
     """Build the experiment's network, its links as they are at the start, and measure it. Nothing trains.
 
     Raises:
@@ -76,17 +84,37 @@ def verify_experiment(loaded: LoadedExperiment, *, sample: int | None, quick: bo
     setup = network_setup(loaded, warnings)
     links = {home: [(0.0, series[0][1])] for home, series in setup.link_changes.items()}
     homes = choose(setup.topology.homes, sample, e.seed)
-    with built(setup.topology, links, homes, caps=caps, delay_backend=e.network.delay_backend, switch=e.network.switch,
-               congestion_control=e.network.congestion_control, buffer_s=e.links.buffer, queue=e.links.queue, tdf=e.tdf,
-               seed=e.seed, label=str(loaded.path), command=command, say=say) as (shaped, busy):
+    with built(
+        setup.topology,
+        links,
+        homes,
+        caps=caps,
+        delay_backend=e.network.delay_backend,
+        switch=e.network.switch,
+        congestion_control=e.network.congestion_control,
+        buffer_s=e.links.buffer,
+        queue=e.links.queue,
+        tdf=e.tdf,
+        seed=e.seed,
+        label=str(loaded.path),
+        command=command,
+        say=say,
+    ) as (shaped, busy):
         rows = measure(shaped, homes, busy, limits, QUICK if quick else Effort(), say)
         facts = facts_of(shaped, len(homes))
-    return Verification(e.name, rows, facts, warnings)
+    return Verification(e.name, [*rows, mean_rate_row(rows, limits)], facts, warnings)
 
 
 @contextmanager
-def built(topology: Topology, links: dict[str, list[tuple[float, LinkState]]], homes: Sequence[str], *, command: str,
-          say: Say, **settings: Any) -> Iterator[tuple[ShapedNetwork, str]]:
+def built(
+    topology: Topology,
+    links: dict[str, list[tuple[float, LinkState]]],
+    homes: Sequence[str],
+    *,
+    command: str,
+    say: Say,
+    **settings: Any,
+) -> Iterator[tuple[ShapedNetwork, str]]:
     """The network, with the traffic ready that saturates the busiest home that the machine can carry."""
     tdf = settings.get("tdf", 1.0)
     light = [h for h in homes if (links[h][0][1].down_bps + links[h][0][1].up_bps) / tdf <= ISOLATION_MOST_BPS]
@@ -96,14 +124,17 @@ def built(topology: Topology, links: dict[str, list[tuple[float, LinkState]]], h
         state = RunState.create(None, command=command)
         try:
             say(f"building the network: {len(topology.homes)} homes")
-            with ShapedNetwork(state, topology, links, cross_traffic=isolation.saturating(links, busy), **settings) as shaped:
+            with ShapedNetwork(
+                state, topology, links, cross_traffic=isolation.saturating(links, busy), **settings
+            ) as shaped:
                 yield shaped, busy
         finally:
             cleanup.teardown(state)
 
 
-def measure(shaped: ShapedNetwork, homes: Sequence[str], busy: str, limits: Thresholds, effort: Effort,
-            say: Say) -> list[Row]:
+def measure(
+    shaped: ShapedNetwork, homes: Sequence[str], busy: str, limits: Thresholds, effort: Effort, say: Say
+) -> list[Row]:
     """Every row of a network. The steps come last: they change links."""
     rows = LinkVerification(shaped, homes, limits, effort, say).rows()
     say(f"isolation: {busy} saturated")
@@ -114,14 +145,42 @@ def measure(shaped: ShapedNetwork, homes: Sequence[str], busy: str, limits: Thre
     return rows
 
 
+def mean_rate_row(rows: Sequence[Row], limits: Thresholds) -> Row:
+    """How far rates are off, over all links and directions; what was not judged is left out."""
+    errors = [abs(r.error) for r in rows if r.quantity in RATES and r.ok is not None and math.isfinite(r.error)]
+    mean = sum(errors) / len(errors) if errors else math.nan
+    return judged(
+        "all",
+        "both",
+        "rate error, mean",
+        0.0,
+        mean,
+        "%",
+        mean,
+        "%",
+        limits.rate_error_mean,
+        f"of {len(errors)} measurements",
+    )
+
+
 def facts_of(shaped: ShapedNetwork, measured: int) -> dict[str, Any]:
     """What a reader of the numbers needs to know."""
     stats = shaped.backend.stats()
     return {
-        "testbed": __version__, "kernel": platform.release(), "machine": platform.machine(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "delay_backend": shaped.backend_name,
-        "switch": shaped.network.settings.switch, "queue": shaped.network.settings.queue, "tdf": shaped.tdf,
-        "homes": len(shaped.topology.homes), "homes_measured": measured,
-        "delay_line": {"packets": stats.packets, "lost_by_setting": stats.lost_by_setting,
-                       "overflowed": stats.overflowed, "cpu_s": stats.cpu_s},
+        "testbed": __version__,
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "delay_backend": shaped.backend_name,
+        "switch": shaped.network.settings.switch,
+        "queue": shaped.network.settings.queue,
+        "tdf": shaped.tdf,
+        "homes": len(shaped.topology.homes),
+        "homes_measured": measured,
+        "delay_line": {
+            "packets": stats.packets,
+            "lost_by_setting": stats.lost_by_setting,
+            "overflowed": stats.overflowed,
+            "cpu_s": stats.cpu_s,
+        },
     }
