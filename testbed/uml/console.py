@@ -22,6 +22,7 @@ BOOT_TIMEOUT_S = 120.0
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _GIVE_UP_AFTER = 5  # so many signals without an end, and the kernel is ended instead of the program
 _LOG_BYTES = 65536
+_AT_EVERY_BOOT = re.compile(r"SELinux|mmapper_init|ubd device|size of device's file")
 
 
 class KernelLost(TestbedError):
@@ -240,7 +241,8 @@ class Console:
         raise KernelLost(f"the second kernel {what}", hint=self._last())
 
     def _last(self) -> str:
-        lines = [line.rstrip() for line in self._logged.decode(errors="replace").splitlines() if line.strip()]
+        lines = [line.rstrip() for line in self._logged.decode(errors="replace").splitlines()
+                 if line.strip() and not _AT_EVERY_BOOT.search(line)]
         return "its last words:\n  " + "\n  ".join(lines[-12:]) if lines else "it said nothing"
 
 

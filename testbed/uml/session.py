@@ -20,12 +20,11 @@ from testbed.uml import console, guardian, kernel, memory
 _GUEST = Path(__file__).with_name("guest.py")
 # The guest has file systems of its own there.
 _NOT_SHARED = ("/dev", "/proc", "/run", "/sys")
-INSIDE = "TESTBED_KERNEL"  # set to 'uml' in the guest
 
 
 def inside() -> bool:
     """Is this process in a second kernel already?"""
-    return os.environ.get(INSIDE) == "uml"
+    return "User Mode Linux" in Path("/proc/cpuinfo").read_text()
 
 
 def run(argv: Sequence[str], memory_bytes: int | None = None) -> int:
@@ -53,7 +52,7 @@ def run(argv: Sequence[str], memory_bytes: int | None = None) -> int:
     guard = None
     try:
         for parent in (_temporary(), place):
-            folders.append(Path(tempfile.mkdtemp(prefix="testbed-uml-", dir=parent)))
+            folders.append(Path(tempfile.mkdtemp(prefix=f"testbed-uml-{os.getpid()}-", dir=parent)))
         files, memory_folder = folders
         preload = kernel.build_shim(files) if found.shim else ""
         init = files / "init"
@@ -106,7 +105,7 @@ def _environment() -> dict[str, str]:
     path += [entry for entry in ("/usr/sbin", "/sbin") if entry not in path]  # an ordinary user is root there
     return {
         **ours,
-        "PATH": ":".join(["/run/testbed-uml", *path]), "TMPDIR": "/run/tmp", INSIDE: "uml",
+        "PATH": ":".join(["/run/testbed-uml", *path]), "TMPDIR": "/run/tmp",
         "PYTHONDONTWRITEBYTECODE": "1",  # a panic would leave half-written ones
     }
 
