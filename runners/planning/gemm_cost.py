@@ -84,6 +84,14 @@ class BlockCosts:
         one = self.block_areas(seconds, rows, columns)
         return np.where(held, np.where(one >= short * long * (1 - 1e-12), many, one), 0.0)
 
+    def area_time_s(self, area: float, rows: int, columns: int) -> tuple[float, float] | None:
+        """Times (too short, long enough) in which the devices' largest areas add up to that area; None: never."""
+        held = self.largest_block(rows, columns)[0] >= 1
+        if not held.any():
+            return None
+        guess = area / (1 / (self.q[0, held] + 1e-30)).sum() + self.delay_s[held].min()
+        return least_time(lambda t: float(self.areas(t, rows, columns).sum()), area * (1 - 1e-9), guess, 1e-5)
+
 
 def _largest(p, q, budgets, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """Of given area the square has the least half-perimeter; where a square is too wide, the matrix's short side."""
@@ -127,7 +135,7 @@ def least_time(amount: Callable[[float], float], target: float, guess: float,
             low, f_low = lower, f_lower
         else:
             high, f_high = lower, f_lower
-    turn = 0
+    turn = 1
     while high > low * (1 + precision):
         middle = math.sqrt(low * high)
         if turn % 3 and f_low > 0 and f_high > f_low:  # amounts are nearly powers of time: a secant in logarithms

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from runners.planning.gemm_cost import FOREVER, BlockCosts, least_time
+from runners.planning.gemm_cost import FOREVER, BlockCosts
 from runners.planning.gemm_pool import Pool
 from runners.planning.tiling import Tiles, joined, lay_out
 from runners.planning.tiling_groups import by_area, strip_groups
@@ -73,8 +73,7 @@ def time_s(pool: Pool, tiles: Tiles, k: int, element_bytes: int) -> float:
 def _start(costs: BlockCosts, pieces: Sequence[Piece]) -> float | None:
     """A lower bound of the time for pieces; None when no device can hold a row and a column."""
     rows, columns = max(p.rows for p in pieces), max(p.columns for p in pieces)
-    found = least_time(lambda t: float(costs.areas(t, rows, columns).sum()),
-                       float(sum(p.area for p in pieces)) * (1 - 1e-9), 1.0, 1e-4)
+    found = costs.area_time_s(float(sum(p.area for p in pieces)), rows, columns)
     return None if found is None else found[0]
 
 
@@ -88,9 +87,9 @@ def _selections(pool: Pool, pieces: Sequence[Piece], k: int, element_bytes: int)
     if start is None:
         return
     rows, columns = max(p.rows for p in pieces), max(p.columns for p in pieces)
-    value = alone.areas(start, rows, columns)
-    order = np.argsort(-value, kind="stable")
-    order = order[value[order] > 0]
+    value = alone.areas(1.2 * start, rows, columns)
+    order = np.lexsort((alone.delay_s, -value))
+    order = order[np.minimum(*alone.largest_block(rows, columns))[order] >= 1]
     if len(order) * 16 > area:  # whole elements: those who are quickest with one
         one = np.ones(len(pool))
         single = np.where(alone.heights(one, alone.budgets(FOREVER)) >= 1, alone.time_s(one, one), np.inf)
@@ -133,8 +132,9 @@ def _layouts(costs: BlockCosts, pieces: Sequence[Piece], start: float) -> Iterat
     precision = 2e-4 if len(costs) <= FEW else 2e-3
     if products == 1:
         one = pieces[0]
-        yield from _strips(costs, one, start, precision)
-        for panels in _panels(costs, one, start):
+        found = list(_strips(costs, one, start, precision))
+        yield from found
+        for panels in _panels(costs, one, start, always=not found):
             yield from _ranges(costs, panels, start, precision)
         return
     yield from _ranges(costs, pieces, start, precision)
@@ -160,14 +160,15 @@ def _strips(costs: BlockCosts, piece: Piece, start: float, precision: float) -> 
 
 
 def _ranges(costs: BlockCosts, pieces: Sequence[Piece], start: float, precision: float) -> Iterator[Tiles]:
-    """Cut along the rows, along the columns."""
-    for turned in (False, True):
+    """Cut along the rows, along the columns; of many devices' only what needs less to be sent twice."""
+    few_columns = sum(p.batch * p.columns for p in pieces) <= sum(p.batch * p.rows for p in pieces)
+    for turned in (False, True) if len(costs) <= FEW else (not few_columns,):
         tiles = ranges(costs, [p.turned() for p in pieces] if turned else pieces, start, precision)
         if tiles is not None:
             yield tiles.turned() if turned else tiles
 
 
-def _panels(costs: BlockCosts, piece: Piece, start: float) -> Iterator[list[Piece]]:
+def _panels(costs: BlockCosts, piece: Piece, start: float, always: bool) -> Iterator[list[Piece]]:
     """A product whose blocks memory keeps small, as panels that devices take rows of, again and again."""
     short, long = costs.largest_block(piece.rows, piece.columns)
     held = (short >= 1) & (long >= 1)
@@ -175,7 +176,7 @@ def _panels(costs: BlockCosts, piece: Piece, start: float) -> Iterator[list[Piec
         return
     free = costs.areas(start, piece.rows, piece.columns)
     limited = held & (free > short * long * (1 + 1e-6))
-    if not limited.any():
+    if not limited.any() and not always:
         return
     order = np.argsort(short[held])
     weight = np.cumsum(free[held][order])

@@ -130,23 +130,25 @@ class Pool:
             return float("inf")
         costs = self.costs(k, element_bytes, np.arange(len(self)), alone=True)
         area = float(batch) * m * n
+        start = costs.area_time_s(area, m, n)
+        if start is None:
+            return float("inf")
 
-        def reached(seconds: float) -> float:
-            areas = np.minimum(costs.areas(seconds, m, n), area)
-            total = areas.sum()
-            if total < area:
-                return total
+        def sent_in_time(seconds: float) -> float:
             if batch > 1:
                 operands = batch * (m + n)
             else:
-                areas = -np.sort(-areas)
-                last = int(np.argmax(np.cumsum(areas) >= area * (1 - 1e-12)))
-                areas[last] = area - areas[:last].sum()
+                areas = -np.sort(-np.minimum(costs.areas(seconds, m, n), area))
+                last = int(np.argmax(np.cumsum(areas) >= area * (1 - 1e-9)))
+                areas[last] = max(area - areas[:last].sum(), 0.0)
                 operands = _operands(areas[:last + 1], min(m, n)).sum()
-            return area * min(1.0, seconds / self.server_s(element_bytes * k * operands, 0.0))
+            return seconds / self.server_s(element_bytes * k * operands, 0.0)
 
-        found = least_time(reached, area * (1 - 1e-9), 1.0, 1e-5)
-        return float("inf") if found is None else max(found[0], self.server_s(0.0, element_bytes * area))
+        bound = max(start[0], self.server_s(0.0, element_bytes * area))
+        if sent_in_time(start[1]) < 1:
+            found = least_time(lambda t: sent_in_time(max(t, start[1])), 1.0, start[1], 1e-4)
+            bound = max(bound, found[0] if found else 0.0)
+        return bound
 
 
 def _operands(areas: np.ndarray, short: int) -> np.ndarray:

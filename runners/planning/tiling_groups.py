@@ -18,7 +18,7 @@ from runners.planning.gemm_cost import FOREVER, BlockCosts
 from runners.planning.tiling import Strips
 
 EXHAUSTIVE = 7  # devices: 877 ways over 127 possible strips
-CONTIGUOUS = 28  # devices: 406 possible strips
+CONTIGUOUS = 14  # devices: 105 possible strips
 
 
 def by_area(areas: np.ndarray, rows: int) -> list[np.ndarray]:

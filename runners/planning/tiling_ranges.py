@@ -42,7 +42,7 @@ def ranges(costs: BlockCosts, pieces: Sequence[Piece], start_s: float, precision
     walk = _Walk(costs, pieces)
     if not walk.possible:
         return None
-    low, high, step = start_s, start_s * (1 + precision), max(precision, 0.02)
+    low, high, step = start_s, start_s * (1 + precision), max(4 * precision, 0.01)
     tiles = walk.take(high)
     while tiles is None:
         if walk.blocks > MOST_BLOCKS:
@@ -82,24 +82,31 @@ class _Walk:
             if left <= 0:
                 continue
             p, q = self.times[device]
-            budgets, k, memory = [left] * len(p), self.inner[device], self.memory[device]
+            constraints = [(left, x, y) for x, y in zip(p, q)]
+            k, memory = self.inner[device], self.memory[device]
             while True:
                 rows, columns = piece.rows, piece.columns
-                fits = int((memory - k * columns) / (k + columns) + 1e-9)
-                tall = min(int((b - x * columns) / (x + y * columns) + 1e-9) for b, x, y in zip(budgets, p, q))
-                tall = min(tall, fits, rows - row)
+                tall = min((memory - k * columns) / (k + columns), rows - row)
+                for budget, x, y in constraints:
+                    most = (budget - x * columns) / (x + y * columns)
+                    if most < tall:
+                        tall = most
+                tall = int(tall + 1e-9)
                 if tall < 1:
                     break
                 count = 1
-                if tall == rows:  # whole products, as many as there are
-                    whole = min(int(b / (x * (rows + columns) + y * rows * columns) + 1e-9)
-                                for b, x, y in zip(budgets, p, q))
-                    count = max(1, min(whole, piece.batch - product,
-                                       int(memory / (k * (rows + columns) + rows * columns) + 1e-9)))
-                at = piece.row0 + row
-                first = piece.batch0 + product
+                if tall == rows and product + 1 < piece.batch:  # whole products, as many as there are
+                    area = rows * columns
+                    whole = min(piece.batch - product, memory / (k * (rows + columns) + area))
+                    for budget, x, y in constraints:
+                        most = budget / (x * (rows + columns) + y * area)
+                        if most < whole:
+                            whole = most
+                    count = max(1, int(whole + 1e-9))
+                at, first = piece.row0 + row, piece.batch0 + product
                 out.append((device, at, at + tall, piece.col0, piece.col0 + columns, first, first + count))
-                budgets = [b - count * (x * (tall + columns) + y * tall * columns) for b, x, y in zip(budgets, p, q)]
+                sides, area = count * (tall + columns), count * tall * columns
+                constraints = [(budget - x * sides - y * area, x, y) for budget, x, y in constraints]
                 row += tall
                 if row == rows:
                     row, product = 0, product + count
