@@ -77,7 +77,8 @@ def render_comparison(comparison: Comparison) -> RenderableType:
         table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False,
                       padding=(0, 2, 0, 0))
         for i, name in enumerate(head(comparison, part)):
-            table.add_column(name, justify="left" if i == 0 else "right", style="cyan" if i == 0 else "")
+            table.add_column(name, justify="left" if i == 0 else "right", style="cyan" if i == 0 else "",
+                             overflow="fold")
         for g, row in zip(comparison.groups, rows(comparison, part)):
             table.add_row(*row, style="red" if g.doubtful else "")
         blocks += [table, Text("")]

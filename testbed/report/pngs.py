@@ -18,7 +18,7 @@ from testbed.report.figures import needs_log
 from testbed.report.gantt import NAMES, Gantt, gantt, label_fits, typical_step
 from testbed.report.run_data import RunData
 
-_STYLE = {
+STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -47,7 +47,7 @@ def write_pngs(data: RunData, folder: Path) -> list[Path]:
         ),
     }
     written = []
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for name, (has_data, draw) in drawings.items():
             path = folder / name
             if not has_data:

@@ -1,0 +1,68 @@
+"""testbed validate"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from testbed.cli.options import json_option, seed_option, set_option
+
+
+@click.command()
+@click.argument("experiments", nargs=-1, required=True, metavar="EXPERIMENT...")
+@set_option
+@seed_option
+@click.option("--repeat", type=click.IntRange(1, 100), default=2, show_default=True,
+              help="Emulated runs of each experiment. The simulation gives the same each time, and runs once.")
+@click.option("--output", "out", type=click.Path(path_type=Path, file_okay=False), default=Path("validation"),
+              show_default=True, help="Where the results and the run folders go.")
+@click.option("--check", is_flag=True, help="Exit with 1 when the errors are larger than what is asked for.")
+@json_option
+@click.pass_context
+def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[str, ...], seed: int | None,
+             repeat: int, out: Path, check: bool, as_json: bool) -> None:
+    """Run EXPERIMENTs in both engines; report the simulation's errors in step time, traffic and recovery time.
+
+    Writes validation.md, .csv, .json and a scatter plot (.png, .svg). Asked for, over the experiments whose
+    emulation was VALID: step time within 10 % at the median and 20 % at the 90 % quantile, recovery within 25 %.
+
+    \b
+    Examples:
+      testbed validate experiments/validation/*.yaml --output validation
+      testbed validate smoke --repeat 5
+    """
+    from rich.console import Console
+
+    from testbed.experiment.validating import checked
+    from testbed.experiment.validating import validate as both
+    from testbed.report.compare_engines import json_of, render_validation
+
+    console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
+    setups = checked(experiments, overrides, seed=seed)
+    found = both(setups, out, emulate=_emulate, simulate=_simulate, repeat=repeat, say=console.print)
+    if as_json:
+        click.echo(json_of(found), nl=False)
+    else:
+        console.print(render_validation(found))
+        console.print(f"written: {out / 'validation.md'}, .csv, .json, .png, .svg")
+    ctx.exit(1 if check and not found.met else 0)
+
+
+def _emulate(setup, out: Path) -> Path:
+    from testbed.cli.progress import PlainProgress, RunView
+    from testbed.experiment.running import run_once
+
+    view = RunView(setup.loaded.experiment.training.steps, [d.name for d in setup.cluster.devices])
+    return run_once(setup, out, progress=PlainProgress(view, lambda _: None), command=_command()).path
+
+
+def _simulate(setup, out: Path) -> Path:
+    from testbed.experiment.simulating import simulate_once
+
+    return simulate_once(setup, out, command=_command()).path
+
+
+def _command() -> str:
+    return "testbed " + " ".join(sys.argv[1:])

@@ -1,0 +1,61 @@
+"""The same experiments in both engines, and what the simulation gets wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from testbed.errors import InputError
+from testbed.experiment.loading import load_experiment
+from testbed.experiment.setup import RunSetup, run_setup
+from testbed.measurement.run_folder import write_file
+from testbed.report import compare_engines
+from testbed.report.compare_engines import Case, Validation, case_of, validation
+from testbed.report.compare_scatter import write_scatter
+
+Execute = Callable[[RunSetup, Path], Path]  # runs a setup below a folder, returns its run folder
+
+
+def checked(experiments: Sequence[str | Path], overrides: tuple[str, ...] = (), *,
+            seed: int | None = None) -> list[RunSetup]:
+    """All experiments read, checked and planned, before any of them starts.
+
+    Raises:
+        InputError: bad input, or two experiments of one name.
+    """
+    setups = [run_setup(load_experiment(e, overrides, seed=seed)) for e in experiments]
+    names: dict[str, Path] = {}
+    for setup in setups:
+        name, path = setup.loaded.experiment.name, setup.loaded.path
+        if name in names:
+            raise InputError(str(path), f"its name {name!r} is that of {names[name]} too; expected names of their own")
+        names[name] = path
+    return setups
+
+
+def validate(setups: Sequence[RunSetup], out: Path, *, emulate: Execute, simulate: Execute, repeat: int,
+             say: Callable[[str], None] = lambda _: None) -> Validation:
+    """Run each setup `repeat` times in emulation and once in simulation (which gives the same each time).
+
+    Writes validation.json, .csv, .md, .png and .svg into `out`, anew after each case, and the run folders below
+    out/emulated and out/simulated.
+    """
+    cases: list[Case] = []
+    for number, setup in enumerate(setups, start=1):
+        name = setup.loaded.experiment.name
+        say(f"{number}/{len(setups)} {name}")
+        simulated = [simulate(setup, out / "simulated")]
+        emulated = [emulate(setup, out / "emulated") for _ in range(repeat)]
+        cases.append(case_of(name, emulated, simulated))
+        write(validation(cases), out)
+    return validation(cases)
+
+
+def write(found: Validation, out: Path) -> list[Path]:
+    """The files of a validation. Raises TestbedError: one can't be written."""
+    texts = {"json": compare_engines.json_of, "csv": compare_engines.csv_text, "md": compare_engines.markdown}
+    paths = []
+    for ending, make in texts.items():
+        paths.append(out / f"validation.{ending}")
+        write_file(paths[-1], make(found))
+    return [*paths, *write_scatter(found, out)]
