@@ -95,8 +95,8 @@ def network() -> dict[str, Found]:
             "htb": _all("tc qdisc add dev pa root handle 1: htb default 1",
                         "tc class add dev pa parent 1: classid 1:1 htb rate 10mbit burst 3028b quantum 3028"),
             "bfifo": _all("tc qdisc add dev pa parent 1:1 handle 10: bfifo limit 100000"),
-            "fq_codel": _all("tc qdisc replace dev pa parent 1:1 handle 20: fq_codel limit 100 target 5ms interval 100ms"),
-            "cake": _all("tc qdisc replace dev pa parent 1:1 handle 30: cake unlimited besteffort rtt 100ms memlimit 1mb"),
+            "fq_codel": _all("tc qdisc replace dev pa parent 1:1 handle 20: fq_codel limit 100 target 5ms"),
+            "cake": _all("tc qdisc replace dev pa parent 1:1 handle 30: cake unlimited besteffort memlimit 1mb"),
             "clsact": _all("tc qdisc add dev pb clsact"),
             "u32": _all("tc filter add dev pb egress protocol all prio 1 u32 match u32 0 0"),
             "mirred": _all("tc filter add dev pb ingress protocol all prio 1 u32 match u32 0 0 "

@@ -119,7 +119,8 @@ def queue_options(s: Shape) -> str:
         return f"cake unlimited besteffort rtt {interval_us}us memlimit {_CAKE_MEMORY * s.limit_bytes}b"
     target_us = max(round(interval_us * _CODEL_TARGET), math.ceil(1.5 * FRAME_BYTES * 8e6 / s.rate_bps))
     packets = max(BUFFER_MIN_FRAMES, math.ceil(s.limit_bytes / FRAME_BYTES))
-    return f"fq_codel limit {packets} target {target_us}us interval {max(interval_us, target_us)}us quantum {FRAME_BYTES}"
+    interval_us = max(interval_us, target_us)
+    return f"fq_codel limit {packets} target {target_us}us interval {interval_us}us quantum {FRAME_BYTES}"
 
 
 def add_bottleneck(dev: str, s: Shape) -> list[str]:
