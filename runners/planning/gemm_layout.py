@@ -102,29 +102,46 @@ def _selections(pool: Pool, pieces: Sequence[Piece], k: int, element_bytes: int)
         yield order
         return
 
+    found: dict[float, np.ndarray] = {}
+    for _ in range(2):
+        times = _shared_times(pool, pieces, k, element_bytes, order)
+        found |= {seconds: order[:count] for count, seconds in times.items()}
+        best = min(times, key=times.get)
+        if not np.isfinite(times[best]):
+            return
+        # Who is worth most, now that it is known what each gets of the shared links
+        shared = pool.costs(k, element_bytes, order, level_of=order[:best])
+        order = order[np.argsort(-shared.areas(times[best], rows, columns), kind="stable")]
+    for seconds in sorted(found)[:3 if len(pool) <= FEW else 1]:
+        yield found[seconds]
+
+
+def _shared_times(pool: Pool, pieces: Sequence[Piece], k: int, element_bytes: int,
+                  order: np.ndarray) -> dict[int, float]:
+    """Number of devices, the first in order -> least seconds when they share the links, for numbers around the best."""
+    area = float(sum(p.area for p in pieces))
+    rows, columns = max(p.rows for p in pieces), max(p.columns for p in pieces)
+    least = sum(p.batch * (p.rows + p.columns) for p in pieces)
+
     def estimate(count: int) -> float:
-        index = order[:count]
-        costs = pool.costs(k, element_bytes, index)
+        costs = pool.costs(k, element_bytes, order[:count])
         seconds = _start(costs, pieces)
         if seconds is None:
             return np.inf
         blocks = np.minimum(costs.areas(seconds, rows, columns), area)
-        operands = max(2 * np.sqrt(blocks).sum(), sum(p.batch * (p.rows + p.columns) for p in pieces))
+        operands = max(2 * np.sqrt(blocks).sum(), least)
         return max(seconds, pool.server_s(element_bytes * k * operands, element_bytes * area))
 
-    counts = sorted({max(1, round(len(order) * 0.7**i)) for i in range(40)} if len(order) > 12
-                    else set(range(1, len(order) + 1)))
-    times = {}
-    for count in reversed(counts):  # few devices more and more are slower: stop when that is clear
-        times[count] = estimate(count)
-        if times[count] > 2 * min(times.values()):
+    few = len(order) <= 12
+    times: dict[int, float] = {}
+    for count in range(len(order), 0, -1) if few else (max(1, round(len(order) * 0.7**i)) for i in range(40)):
+        if count not in times:
+            times[count] = estimate(count)
+        if times[count] > 2 * min(times.values()):  # fewer and fewer devices, slower and slower
             break
     best = min(times, key=times.get)
-    around = [c for c in (round(best * f) for f in (0.8, 0.9, 1.1, 1.25)) if 1 <= c <= len(order)]
-    times |= {c: estimate(c) for c in around if c not in times}
-    ranked = sorted(times, key=times.get)
-    for count in ranked[:4 if len(order) <= FEW else 1]:
-        yield order[:count]
+    around = {round(best * f) for f in (0.78, 0.88, 1.12, 1.28)} if not few else set()
+    return times | {c: estimate(c) for c in around if 1 <= c <= len(order) and c not in times}
 
 
 def _layouts(costs: BlockCosts, pieces: Sequence[Piece], start: float) -> Iterator[Tiles]:

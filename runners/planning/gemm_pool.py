@@ -97,12 +97,17 @@ class Pool:
             return True
         return self.down[index].sum() > self.server_up or self.up[index].sum() > self.server_down
 
-    def costs(self, k: int, element_bytes: int, index: np.ndarray, *, alone: bool = False) -> BlockCosts:
+    def costs(self, k: int, element_bytes: int, index: np.ndarray, *, alone: bool = False,
+              level_of: np.ndarray | None = None) -> BlockCosts:
         """Costs of blocks of a product with inner dimension k, when those devices work at once.
 
-        alone: as if nobody shared a link with them.
+        alone: as if nobody shared a link with them. level_of: each as if it were one of these instead.
         """
-        down, up = (self.down[index], self.up[index]) if alone else self.shared(index)
+        if level_of is not None:
+            down, up = (np.minimum(rates[index], shared.max()) for rates, shared in zip(
+                (self.down, self.up), self.shared(level_of)))
+        else:
+            down, up = (self.down[index], self.up[index]) if alone else self.shared(index)
         p_down = element_bytes * k * 8 / down  # seconds a row or a column
         q_work, q_up = 2 * k / self.flops[index], element_bytes * 8 / up  # seconds an element of the block
         if self.chunks == 1:
