@@ -14,6 +14,13 @@ LEAST_PIECE_BYTES = 32_000  # less on its way than this is not worth a message o
 MOST_PIECES = 1024  # of one product with chunks: auto; more only cost the server time
 
 
+def planned_chunks(options: CleaveOptions, devices: int) -> int:
+    """In how many chunks the planner takes tasks to be streamed."""
+    if options.chunks != "auto":
+        return int(options.chunks)
+    return 4 if devices * 4 <= MOST_PIECES else 1
+
+
 @dataclass(frozen=True)
 class Planned:
     """A product's plan, and its blocks as they are sent: in order, each device's pieces one after the other."""
@@ -49,8 +56,7 @@ class Plans:
 
     def _make(self, gemm: Gemm) -> Planned:
         names, rates = self._current()
-        chunks = self._options.chunks
-        streamed = (4 if len(names) * 4 <= MOST_PIECES else 1) if chunks == "auto" else chunks
+        streamed = planned_chunks(self._options, len(names))
         plan = plan_gemm(
             self._cluster, gemm, devices=names, rates=rates, server_local=self._options.local == "auto", chunks=streamed,
         )  # fmt: skip
@@ -71,7 +77,7 @@ class Plans:
 
     def _cut(self, gemm: Gemm, block: Block, rates: Rates, most: int) -> Sequence[Block]:
         """The block in as many pieces as make it quickest, if the cost model is right."""
-        if self._options.chunks == 1:
+        if self._options.chunks == 1 or not self._options.cache:  # pieces share an operand, which the device keeps
             return (block,)
         rows = gemm.weight is not None or block.rows >= block.columns
         if block.products > 1:

@@ -15,9 +15,12 @@ from testbed.errors import TestbedError, nearest
 COMMANDS = {
     "doctor": "testbed.cli.doctor:doctor",
     "run": "testbed.cli.run:run",
+    "plan": "testbed.cli.plan:plan",
+    "simulate": "testbed.cli.simulate:simulate",
     "report": "testbed.cli.report:report",
     "show": "testbed.cli.show:show",
     "compare": "testbed.cli.compare:compare",
+    "validate": "testbed.cli.validate:validate",
     "verify": "testbed.cli.verify:verify",
     "shell": "testbed.cli.shell:shell",
     "exec": "testbed.cli.exec:exec_command",
@@ -67,9 +70,9 @@ def main(args: list[str] | None = None) -> None:
     try:
         where, memory_bytes, rest = kernel.split(list(sys.argv[1:] if args is None else args))
         if where == "uml":
-            from testbed import uml
+            from testbed import processes, uml
 
-            if not uml.inside():
+            if not processes.in_user_mode_linux():
                 sys.exit(uml.run(kernel.command(rest), memory_bytes))
         code = cli.main(args=rest, prog_name="testbed", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

@@ -78,6 +78,8 @@ def quantity(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
+        if name.endswith("_per_s"):
+            return f"{number(value)}/s"
         if name == "s" or name.endswith("_s"):
             return seconds(value)
         if name.endswith("_bps"):
@@ -113,7 +115,7 @@ def _list(values: list) -> str:
 
 def titled(name: str) -> str:
     """'step_time_s' -> 'step time'."""
-    return re.sub(r"_(s|bps|bytes)$", "", name).replace("_", " ")
+    return re.sub(r"_(per_s|s|bps|bytes)$", "", name).replace("_", " ")
 
 
 def natural(name: str) -> list:
