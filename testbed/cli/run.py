@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
 from testbed.cli.options import experiment_argument, json_option, seed_option, set_option
 
+if TYPE_CHECKING:
+    from testbed.experiment.setup import RunSetup
+
 
 @click.command()
 @experiment_argument
 @set_option
 @seed_option
+@click.option("--tdf", metavar="FACTOR|auto", help="Time dilation: real seconds an emulated second takes. auto: the "
+                                                   "least that this machine is expected to carry.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), show_default=True,
               help="Where the run folder is made.")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True,
@@ -25,8 +31,8 @@ from testbed.cli.options import experiment_argument, json_option, seed_option, s
                                            "terminal, elsewhere until Ctrl-C.")
 @json_option
 @click.pass_context
-def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: int | None, out: Path, repeat: int,
-        dry_run: bool, keep: bool, as_json: bool) -> None:
+def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: int | None, tdf: str | None, out: Path,
+        repeat: int, dry_run: bool, keep: bool, as_json: bool) -> None:
     """Run EXPERIMENT (a YAML file, or the name of a ready-made one) and print its results and its verdict.
 
     Exit code 0 when training completed (whatever the verdict), 1 when the run failed or reached its time limit,
@@ -38,18 +44,28 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
       testbed run quickstart --set training.steps=10 --seed 7 --out /tmp/runs
       testbed run quickstart --repeat 5
       testbed run quickstart --dry-run
+      testbed run scale-256 --tdf auto
     """
-    from testbed.cli.progress import LiveProgress, PlainProgress, RunView
     from testbed.experiment.loading import load_experiment
-    from testbed.experiment.running import dry_run_text, run_once
+    from testbed.experiment.running import dry_run_text, prepare
     from testbed.experiment.setup import run_setup
-    from testbed.report.summary import render_repeats, render_summary, summarize, summarize_repeats
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
-    setup = run_setup(load_experiment(experiment, overrides, seed=seed))
+    setup = run_setup(load_experiment(experiment, overrides, seed=seed, tdf=tdf))
     if dry_run:
         click.echo(dry_run_text(setup, as_json=as_json))
         return
+    setup = prepare(setup, console.print)
+    ctx.exit(execute(console, setup, out, repeat=repeat, keep=keep, as_json=as_json)[1])
+
+
+def execute(console: Console, setup: RunSetup, out: Path, *, repeat: int = 1, keep: bool = False,
+            as_json: bool = False) -> tuple[list[Path], int]:
+    """Run it with progress, print its summaries. Returns the run folders and the exit code."""
+    from testbed.cli.progress import LiveProgress, PlainProgress, RunView
+    from testbed.experiment.running import run_once
+    from testbed.report.summary import render_repeats, render_summary, summarize, summarize_repeats
+
     command = "testbed " + " ".join(sys.argv[1:])
     folders, code = [], 0
     for number in range(repeat):
@@ -76,7 +92,7 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
             click.echo(json.dumps(repeats.as_dict()))
         else:
             console.print(render_repeats(repeats))
-    ctx.exit(code)
+    return folders, code
 
 
 def _keep_open(console: Console):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,21 @@ EXPERIMENTS = ROOT / "experiments"
 
 @dataclass(frozen=True)
 class LoadedExperiment:
-    """A validated experiment, the file that it came from, and its text with the overrides applied."""
+    """A validated experiment, the file that it came from, and its text with the overrides applied.
+
+    auto_tdf: the file says `tdf: auto`; until it is chosen (`dilated`), the experiment's is 1.
+    """
 
     experiment: Experiment
     path: Path
     data: dict[str, Any]
     lines: dict[tuple, int]
+    auto_tdf: bool = False
+
+    def dilated(self, tdf: float) -> LoadedExperiment:
+        """The same with this time dilation factor."""
+        experiment = self.experiment.model_copy(update={"tdf": tdf})
+        return replace(self, experiment=experiment, data={**self.data, "tdf": tdf}, auto_tdf=False)
 
     def where(self, *keys: str | int) -> str:
         """'file.yaml line 7, links.trace' for error messages."""
@@ -52,13 +61,15 @@ class LoadedExperiment:
                          hint=f"did you mean {given.parent / near}?" if near else f"looked in {looked}")
 
 
-def load_experiment(name: str | Path, overrides: tuple[str, ...] = (), *, seed: int | None = None) -> LoadedExperiment:
+def load_experiment(name: str | Path, overrides: tuple[str, ...] = (), *, seed: int | None = None,
+                    tdf: str | float | None = None) -> LoadedExperiment:
     """Read and validate an experiment file.
 
     Args:
         name: a path, or the name of a ready-made experiment (``quickstart``).
         overrides: ``a.b=c`` items of --set; the value is YAML.
         seed: replaces the experiment's seed.
+        tdf: replaces the experiment's time dilation factor; 'auto' is left to be chosen.
 
     Raises:
         InputError: with file, line or key, value and expectation, for all problems found at once.
@@ -69,11 +80,20 @@ def load_experiment(name: str | Path, overrides: tuple[str, ...] = (), *, seed: 
         _override(data, item, lines)
     if seed is not None:
         data["seed"] = seed
+    if tdf is not None:
+        data["tdf"] = tdf
+    return validated(data, path, lines)
+
+
+def validated(data: dict[str, Any], path: Path, lines: dict[tuple, int] | None = None) -> LoadedExperiment:
+    """An experiment from its data. `path`: the file that it came from, beside which others are looked for."""
+    lines = lines or {}
     try:
         experiment = Experiment.model_validate(data)
     except ValidationError as error:
         raise _explain(error, path, lines) from None
-    return LoadedExperiment(experiment, path, data, lines)
+    loaded = LoadedExperiment(experiment, path, data, lines)
+    return replace(loaded.dilated(1.0), data=data, auto_tdf=True) if experiment.tdf == "auto" else loaded
 
 
 def find_experiment(name: str | Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -42,6 +43,23 @@ def si(value: float) -> float:
     return _SI(value)
 
 
+def _time_dilation(value: Any) -> float | str:
+    if value == "auto":
+        return "auto"
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0.1 <= number <= 1000:
+        raise ValueError(f"found {value!r}; expected a number from 0.1 to 1000, or auto")
+    return number
+
+
+TimeDilation = Annotated[
+    Any,
+    BeforeValidator(_time_dilation),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0.1, "maximum": 1000}, {"const": "auto"}]}),
+]
 Rate = _quantity("rate", "20 Mbit/s", positive=True, least="1 kbit/s", most="1000 Gbit/s")
 Duration = _quantity("duration", "15 ms", positive=False)
 Delay = _quantity("duration", "15 ms", positive=False, most="60 s")

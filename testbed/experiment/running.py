@@ -6,7 +6,7 @@ import json
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from testbed import __version__, units
 from testbed.emulation.capabilities import Capabilities, choose_delay_backend
 from testbed.emulation.cross_traffic import OUTSIDE
 from testbed.emulation.dry_run import delay_lines, network_commands, replay_lines
-from testbed.emulation.engine import EmulationRun, ProgressLike
+from testbed.emulation.engine import EmulationRun, ProgressLike, RunResult
 from testbed.emulation.network import NetworkSettings
 from testbed.emulation.shaping import CODEL_INTERVAL_S
 from testbed.experiment.cross_traffic import described
 from testbed.experiment.machine import capable, check_congestion_control
-from testbed.experiment.setup import RunSetup
-from testbed.measurement.thresholds import Thresholds
+from testbed.experiment.preflight import compare, preflight
+from testbed.experiment.setup import RunSetup, run_setup
+from testbed.experiment.simulating import simulate_once
 from testbed.measurement.run_folder import RunFolder, check_space, json_text
+from testbed.measurement.thresholds import Thresholds
 
 _PACKAGES = ("torch", "numpy", "pyzmq", "msgspec", "pyroute2", "scapy", "pandas", "pydantic")
 
@@ -40,12 +42,38 @@ class DoneRun:
     report: Path | None
 
 
+def prepare(setup: RunSetup, say: Callable[[str], None]) -> RunSetup:
+    """Hold the experiment against this machine before anything starts; choose its time dilation where it is `auto`.
+
+    A run that does not fit is warned of and goes on: the estimate may be wrong, and its verdict follows what is
+    measured. Raises CapabilityError when this machine can't emulate at all.
+    """
+    if setup.loaded.experiment.engine != "emulation":
+        return setup
+    caps = capable()
+    check_congestion_control(setup.loaded, caps)
+    found = preflight(setup, caps)
+    texts = found.problems
+    if setup.loaded.auto_tdf:
+        setup = run_setup(setup.loaded.dilated(found.needed_tdf))
+        found = compare(found.demand, found.capacity, found.needed_tdf)
+        texts = found.problems
+        say("\n".join(found.lines()))
+        say(f"time dilation {found.tdf:g}, the least that this machine is expected to carry")
+    elif texts:
+        say("\n".join(found.lines()))
+        texts = [f"this machine is not expected to carry the experiment at time dilation {found.tdf:g}; the smallest "
+                 f"that it would carry is {found.needed_tdf:g} (--tdf auto takes it): {'; '.join(texts)}"]
+    return replace(setup, warnings=[*setup.warnings, *texts], preflight=found.to_dict())
+
+
 def run_once(setup: RunSetup, out: Path, *, progress: AbstractContextManager[ProgressLike], command: str,
              after: Callable[[Any], None] | None = None) -> DoneRun:
     """Execute a checked setup: folder, engine, report. Raises CapabilityError when this machine can't run it."""
-
-    caps = capable()
     experiment = setup.loaded.experiment
+    if experiment.engine == "simulation":
+        return _done(setup, *simulate_once(setup, out, progress=progress, command=command))
+    caps = capable()
     check_congestion_control(setup.loaded, caps)
     folder = RunFolder.create(out, experiment.name)
     check_space(folder.path)
@@ -54,8 +82,12 @@ def run_once(setup: RunSetup, out: Path, *, progress: AbstractContextManager[Pro
     folder.write_manifest(**manifest(setup, caps, command))
     with progress as shown:
         result = EmulationRun(setup, folder, caps, shown, command=command).run(after)
+    return _done(setup, folder, result)
+
+
+def _done(setup: RunSetup, folder: RunFolder, result: RunResult) -> DoneRun:
     report = None
-    if experiment.outputs.report:
+    if setup.loaded.experiment.outputs.report:
         from testbed.report import build_report
 
         report = build_report(folder.path)
@@ -63,7 +95,7 @@ def run_once(setup: RunSetup, out: Path, *, progress: AbstractContextManager[Pro
 
 
 def manifest(setup: RunSetup, caps: Capabilities, command: str) -> dict[str, Any]:
-    """What the manifest says before the start."""
+    """What an emulation's manifest says before the start."""
     e = setup.loaded.experiment
     return {
         "experiment": e.model_dump(mode="json"),
@@ -74,19 +106,20 @@ def manifest(setup: RunSetup, caps: Capabilities, command: str) -> dict[str, Any
         "time_scale": e.time_scale,
         "engine": e.engine,
         "delay_backend": choose_delay_backend(caps, e.network.delay_backend),
+        "preflight": setup.preflight,
         "probes_enabled": e.probes.enabled,
         "fidelity_thresholds": asdict(Thresholds.from_mapping(e.fidelity.thresholds)),
         "link_source": setup.network.link_source,
         "churn": [{"t": t, "device": d, "action": a} for t, d, a in setup.churn],
         "warnings": setup.warnings,
-        "versions": {"testbed": __version__, "python": platform.python_version(), **_versions()},
+        "versions": {"testbed": __version__, "python": platform.python_version(), **package_versions()},
         "kernel": platform.release(),
         "machine": {"cores": caps.cores, "memory_bytes": caps.memory_bytes},
         "capabilities": asdict(caps),
     }
 
 
-def _versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     found = {}
     for name in _PACKAGES:
         try:

@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from testbed.cluster import ModelSpec
 from testbed.cluster.published import PUBLISHED, published
+from testbed.cluster.topology_file import HOMES_MAX
 from testbed.errors import InputError
-from testbed.experiment.quantities import Delay, Duration, PositiveDuration, Rate, Size, Speed, si
+from testbed.experiment.quantities import Delay, Duration, PositiveDuration, Rate, Size, Speed, TimeDilation, si
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)]
 Assign = Literal["round-robin", "random", "one-to-one", "by-name"]
@@ -51,8 +52,8 @@ class TopologySection(Section):
     @classmethod
     def _some_homes(cls, homes: int | list[str] | None) -> int | list[str] | None:
         count = homes if isinstance(homes, int) else len(homes) if homes is not None else 1
-        if not 1 <= count <= 4000:
-            raise ValueError(f"{count} homes; expected 1 to 4000")
+        if not 1 <= count <= HOMES_MAX:
+            raise ValueError(f"{count} homes; expected 1 to {HOMES_MAX}")
         if isinstance(homes, list):
             if len(set(homes)) != len(homes):
                 raise ValueError(f"{homes} names a home twice")
@@ -305,13 +306,24 @@ class OutputsSection(Section):
     timeline: bool = Field(True, description="timeline.json for Perfetto")
 
 
+class SimulationSection(Section):
+    """For `engine: simulation` and `testbed simulate`."""
+
+    tensors: Literal["meta", "real"] = Field(
+        "meta", description="meta: shapes without data, so no losses; real: training as it is, for small models")
+    details: int = Field(
+        100_000, ge=0, description="messages and computations that get events of their own; the others are in the "
+        "totals only")
+
+
 class Experiment(Section):
     """An experiment file, as validated."""
 
     name: Name = Field(description="names the run folder")
     description: str = Field("", description="for the reader")
     seed: int = Field(0, ge=0, lt=2**63, description="of weights, batches, random loss and random assignment")
-    engine: Literal["emulation"] = Field("emulation", description="real processes on an emulated network")
+    engine: Literal["emulation", "simulation"] = Field(
+        "emulation", description="real processes on an emulated network, or the same code in virtual time")
     topology: TopologySection
     links: LinksSection
     availability: AvailabilitySection = Field(default_factory=AvailabilitySection)
@@ -320,12 +332,15 @@ class Experiment(Section):
     training: TrainingSection = Field(default_factory=TrainingSection)
     network: NetworkSection = Field(default_factory=NetworkSection)
     time_scale: float = Field(1.0, gt=0, le=1e5, description="trace seconds that pass in one emulated second")
-    tdf: float = Field(1.0, ge=0.1, le=1000, description="time dilation: real seconds an emulated second takes")
+    tdf: TimeDilation = Field(
+        1.0, description="time dilation: real seconds an emulated second takes; auto: the least that this machine "
+        "carries, measured before the start")
     time_limit: PositiveDuration = Field(si(1800.0), description="emulated time after which the run is ended")
     cross_traffic: list[CrossTrafficSection] = Field(
         default_factory=list, description="other traffic in the homes, see docs/cross-traffic.md")
     probes: ProbesSection = Field(default_factory=ProbesSection)
     fidelity: FidelitySection = Field(default_factory=FidelitySection)
+    simulation: SimulationSection = Field(default_factory=SimulationSection)
     outputs: OutputsSection = Field(default_factory=OutputsSection)
 
     @model_validator(mode="before")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from typing import Any
 
 from testbed.cluster import (
     Cluster,
@@ -62,6 +63,7 @@ class RunSetup:
     churn: list[tuple[float, str, str]]  # (time, device, 'leave' | 'return'), in order
     absent_at_start: frozenset[str]
     warnings: list[str] = field(default_factory=list)
+    preflight: dict[str, Any] | None = None  # what this machine was held against (preflight.py), once it was
 
 
 def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup:

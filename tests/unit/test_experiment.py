@@ -39,7 +39,7 @@ def test_good_file_is_in_si_units(tmp_path):
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), [
-    ("homes: 3", "homes: 0", ["line 3, topology.homes", "0 homes", "1 to 4000"]),
+    ("homes: 3", "homes: 0", ["line 3, topology.homes", "0 homes", "1 to 100000"]),
     ("homes: 3", "homes: [a, a]", ["topology.homes", "twice"]),
     ("homes: 3", "homes: [server, b]", ["'server' is the server's name"]),
     ("homes: 3", "homse: 3", ["line 3, topology.homse", "unknown key 'homse'", "did you mean 'homes'?"]),
@@ -59,7 +59,7 @@ def test_good_file_is_in_si_units(tmp_path):
     ("name: small", "name: small\ntraining: {batch: 7, micro_batches: 2}", ["batch 7 is not a multiple"]),
     ("name: small", "name: small\ntraining: {steps: many}", ["training.steps", "'many'"]),
     ("name: small", "name: small\nmodel: {d_model: 30, heads: 4}", ["line 2, model", "30 is not a multiple of heads 4"]),
-    ("name: small", "name: small\ntdf: 0", ["tdf", "greater than or equal to 0.1"]),
+    ("name: small", "name: small\ntdf: 0", ["tdf", "expected a number from 0.1 to 1000"]),
     ("name: small", "name: small\nnetwork: {switch: brige}", ["network.switch", "did you mean 'bridge'?"]),
     ("name: small", "name: [unclosed", ["not valid YAML", "line"]),
 ])
