@@ -51,17 +51,22 @@ def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[
 
 
 def _emulate(setup, out: Path) -> Path:
-    from testbed.cli.progress import PlainProgress, RunView
     from testbed.experiment.running import run_once
 
-    view = RunView(setup.loaded.experiment.training.steps, [d.name for d in setup.cluster.devices])
-    return run_once(setup, out, progress=PlainProgress(view, lambda _: None), command=_command()).path
+    return run_once(setup, out, progress=_silence(setup), command=_command()).path
 
 
 def _simulate(setup, out: Path) -> Path:
     from testbed.experiment.simulating import simulate_once
 
-    return simulate_once(setup, out, command=_command()).path
+    return simulate_once(setup, out, progress=_silence(setup), command=_command())[0].path
+
+
+def _silence(setup):
+    from testbed.cli.progress import PlainProgress, RunView
+
+    view = RunView(setup.loaded.experiment.training.steps, [d.name for d in setup.cluster.devices])
+    return PlainProgress(view, lambda _: None)
 
 
 def _command() -> str:

@@ -22,7 +22,7 @@ from testbed.report.compare_figures import RunFigures, run_figures
 from testbed.report.text import natural
 
 METHODS = ("t", "bootstrap")
-_NOT_SETTINGS = ("seed", "description", "outputs", "name", "engine")
+_NOT_SETTINGS = ("seed", "description", "outputs", "name", "engine", "simulation")
 _RESAMPLES = 9999
 
 
