@@ -31,9 +31,10 @@ class RunView:
         """Take an event in; returns a line worth printing, or None."""
         kind, node = e["event"], e["node"]
         if kind == "step":
-            self.step, self.loss = e["step"] + 1, e["loss"]
+            self.step, self.loss = e["step"] + 1, e.get("loss")
             self.step_time_s = e["end"] - e["start"]
-            return (f"[{e['t']:7.1f} s] step {self.step}/{self.steps}  loss {self.loss:.4f}  "
+            loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
+            return (f"[{e['t']:7.1f} s] step {self.step}/{self.steps}  {loss}"
                     f"{self.step_time_s:.2f} s  devices {sum(self.up.values())}/{len(self.devices)}")
         if kind == "member" and node == "server":
             self.up[e["peer"]] = e["kind"] == "joined"
@@ -119,7 +120,8 @@ class LiveProgress:
     def _render(self) -> Group:
         with self._lock:
             view = self.view
-            numbers = "" if view.loss is None else f"loss {view.loss:.4f}  {view.step_time_s:.2f} s/step"
+            loss = "" if view.loss is None else f"loss {view.loss:.4f}  "
+            numbers = "" if view.step_time_s is None else f"{loss}{view.step_time_s:.2f} s/step"
             self._bar.update(self._task, completed=view.step, numbers=numbers)
             lines = [Text(line, "dim") for line in view.recent]
             if not view.links:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 SERVER = "server"
 
@@ -83,10 +84,11 @@ class Cluster:
 
     def device(self, name: str) -> Device:
         """The device (or server) of that name. Raises KeyError."""
-        for d in (self.server, *self.devices):
-            if d.name == name:
-                return d
-        raise KeyError(name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Device]:
+        return {d.name: d for d in (*self.devices, self.server)}
 
     def only(self, names) -> Cluster:
         """The same cluster with just the named devices, in this cluster's order."""

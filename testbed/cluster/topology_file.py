@@ -25,7 +25,7 @@ from testbed.cluster.model import SERVER, Link, SharedLink, Topology
 from testbed.errors import InputError, unknown
 
 KINDS = ("star", "two-level")
-HOMES_MAX = 4000
+HOMES_MAX = 100_000  # emulation carries some 1,000 of them
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 _RESERVED = (SERVER, "core")  # what the server's node and the core's switch are called
 _KEYS = ("name", "kind", "homes", "server", "neighbourhoods")

@@ -13,8 +13,7 @@ The rules:
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -33,6 +32,12 @@ class View:
     def alive(self) -> Mapping[str, int]:
         return MappingProxyType(self._alive)
 
+    def knows(self, name: str) -> bool:
+        return name in self._alive
+
+    def generation_of(self, name: str) -> int | None:
+        return self._alive.get(name)
+
     async def next_event(self) -> MembershipEvent:
         return await self._events.get()
 
@@ -44,11 +49,14 @@ class View:
     def apply(self, event: MembershipEvent) -> None:
         """Take the next change of the log."""
         self.version += 1
+        self._take(event)
+        self._events.put_nowait(event)
+
+    def _take(self, event: MembershipEvent) -> None:
         if event.kind == "joined":
             self._alive[event.name] = event.generation
         else:
             self._alive.pop(event.name, None)
-        self._events.put_nowait(event)
 
 
 class _Waiter:
@@ -57,6 +65,74 @@ class _Waiter:
     def __init__(self, source: str | None, future: asyncio.Future):
         self.source = source
         self.future = future
+
+
+class _Entry:
+    """A message that waits. taken: it is in one of its two queues only because nobody came to tidy up."""
+
+    __slots__ = ("message", "taken")
+
+    def __init__(self, message: Message):
+        self.message = message
+        self.taken = False
+
+
+class _Shelf:
+    """The messages of one tag that wait: by source, and all in the order of arrival."""
+
+    __slots__ = ("by_source", "arrived", "count")
+
+    def __init__(self) -> None:
+        self.by_source: dict[str, deque[_Entry]] = {}
+        self.arrived: deque[_Entry] = deque()
+        self.count = 0
+
+    def put(self, message: Message) -> None:
+        entry = _Entry(message)
+        queue = self.by_source.get(message.source)
+        if queue is None:
+            queue = self.by_source[message.source] = deque()
+        queue.append(entry)
+        self.arrived.append(entry)
+        self.count += 1
+
+    def has(self, source: str | None) -> bool:
+        return self.count > 0 if source is None else source in self.by_source
+
+    def take(self, source: str | None) -> Message | None:
+        if source is None:
+            while self.arrived and self.arrived[0].taken:
+                self.arrived.popleft()
+            if not self.arrived:
+                return None
+            source = self.arrived[0].message.source
+        queue = self.by_source.get(source)
+        if queue is None:
+            return None
+        entry = queue.popleft()
+        if not queue:
+            del self.by_source[source]
+        entry.taken = True
+        self.count -= 1
+        if len(self.arrived) > 2 * self.count + 16:
+            self.arrived = deque(e for e in self.arrived if not e.taken)
+        return entry.message
+
+    def drop(self, source: str, before_generation: int) -> int:
+        """Forget what an earlier generation of a source sent; how many messages that were."""
+        dropped = 0
+        queue = self.by_source.pop(source, ())
+        kept = deque()
+        for entry in queue:
+            if entry.message.generation < before_generation:
+                entry.taken = True
+                dropped += 1
+            else:
+                kept.append(entry)
+        if kept:
+            self.by_source[source] = kept
+        self.count -= dropped
+        return dropped
 
 
 class Mailbox:
@@ -75,9 +151,8 @@ class Mailbox:
         self.view = view
         self.always = always
         self.dropped: Counter[str] = Counter()
-        self._arrival = itertools.count()
-        self._waiting: dict[str, dict[str, deque[tuple[int, Message]]]] = defaultdict(dict)
-        self._receivers: dict[str, list[_Waiter]] = defaultdict(list)
+        self._waiting: dict[str, _Shelf] = {}
+        self._receivers: dict[tuple[str | None, str], dict[_Waiter, None]] = {}
         self._held: list[tuple[int, Message]] = []
         self._lost: PeerLost | None = None
 
@@ -94,16 +169,13 @@ class Mailbox:
     def viewed(self, event: MembershipEvent) -> None:
         """The view changed: end receives that can't be served any more, let held messages through."""
         if event.kind == "left":
-            for waiters in self._receivers.values():
-                for w in waiters:
-                    if w.source == event.name and not w.future.done():
-                        w.future.set_result(PeerLost(event.name))
+            for (source, _), waiters in self._receivers.items():
+                if source == event.name:
+                    self._wake(waiters, PeerLost(event.name))
         else:
-            for sources in self._waiting.values():
-                old = sources.get(event.name)
-                if old:
-                    sources[event.name] = deque(m for m in old if m[1].generation >= event.generation)
-                    self.dropped["from an earlier generation"] += len(old) - len(sources[event.name])
+            for shelf in self._waiting.values():
+                if dropped := shelf.drop(event.name, event.generation):
+                    self.dropped["from an earlier generation"] += dropped
         if self._held:
             held, self._held = self._held, []
             for version, message in held:
@@ -116,15 +188,13 @@ class Mailbox:
         """This node's own lease ran out: every receive, now and later, ends with PeerLost of this node."""
         self._lost = PeerLost(self.name, reason)
         for waiters in self._receivers.values():
-            for w in waiters:
-                if not w.future.done():
-                    w.future.set_result(PeerLost(self.name, reason))
+            self._wake(waiters, PeerLost(self.name, reason))
 
     def check(self, peer: str | None) -> None:
         """Raises PeerLost when this node's lease is gone or `peer` is not in the view."""
         if self._lost is not None:
             raise PeerLost(self._lost.peer, self._lost.reason)
-        if peer is not None and peer not in self.view.alive and peer not in self.always:
+        if peer is not None and not self.view.knows(peer) and peer not in self.always:
             raise PeerLost(peer, "not in the view")
 
     async def recv(self, source: str | None, tag: str) -> Message:
@@ -144,21 +214,21 @@ class Mailbox:
                 future = asyncio.get_running_loop().create_future()
                 if waiter is None:
                     waiter = _Waiter(source, future)
-                    self._receivers[tag].append(waiter)
+                    self._receivers.setdefault((source, tag), {})[waiter] = None
                 else:
                     waiter.future = future
                 lost = await future  # None: something of this tag came
         finally:
             if waiter is not None:
-                waiters = self._receivers[tag]
-                waiters.remove(waiter)
+                waiters = self._receivers[source, tag]
+                del waiters[waiter]
                 if not waiters:
-                    del self._receivers[tag]
+                    del self._receivers[source, tag]
 
     def has(self, source: str | None, tag: str) -> bool:
         """Whether `recv` would return at once."""
-        sources = self._waiting.get(tag) or {}
-        return any(sources.values()) if source is None else bool(sources.get(source))
+        shelf = self._waiting.get(tag)
+        return shelf is not None and shelf.has(source)
 
     def behind(self) -> bool:
         """Whether messages are held back until the view catches up."""
@@ -166,43 +236,38 @@ class Mailbox:
 
     def receivers(self) -> list[tuple[str | None, str]]:
         """(source, tag) of each receive that waits now."""
-        return [(w.source, tag) for tag, waiters in self._receivers.items() for w in waiters]
+        return [key for key, waiters in self._receivers.items() for _ in waiters]
 
     def _accept(self, message: Message) -> bool:
         if message.source not in self.always:
-            known = self.view.alive.get(message.source)
+            known = self.view.generation_of(message.source)
             if known is not None and message.generation < known:
                 self.dropped["from an earlier generation"] += 1
                 return False
             if known is None:  # it left; what it sent before is late news of a dead incarnation
                 self.dropped["from a peer that left"] += 1
                 return False
-        sources = self._waiting[message.tag]
-        if message.source not in sources:
-            sources[message.source] = deque()
-        sources[message.source].append((next(self._arrival), message))
-        self._wake(message.tag)
+        shelf = self._waiting.get(message.tag)
+        if shelf is None:
+            shelf = self._waiting[message.tag] = _Shelf()
+        shelf.put(message)
+        for source in (message.source, None):
+            waiters = self._receivers.get((source, message.tag))
+            if waiters:
+                self._wake(waiters, None)
         return True
 
-    def _wake(self, tag: str) -> None:
-        for w in self._receivers.get(tag, ()):
+    @staticmethod
+    def _wake(waiters: dict[_Waiter, None], news: PeerLost | None) -> None:
+        for w in waiters:
             if not w.future.done():
-                w.future.set_result(None)
+                w.future.set_result(news)
 
     def _take(self, source: str | None, tag: str) -> Message | None:
-        sources = self._waiting.get(tag)
-        if not sources:
+        shelf = self._waiting.get(tag)
+        if shelf is None:
             return None
-        if source is None:
-            source = min((s for s, q in sources.items() if q), key=lambda s: sources[s][0][0], default=None)
-            if source is None:
-                return None
-        queue = sources.get(source)
-        if not queue:
-            return None
-        _, message = queue.popleft()
-        if not queue:
-            del sources[source]
-            if not sources:
-                del self._waiting[tag]
+        message = shelf.take(source)
+        if not shelf.count:
+            del self._waiting[tag]
         return message

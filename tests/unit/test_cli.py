@@ -41,7 +41,7 @@ def test_unknown_command_names_the_nearest():
     (["run", "quickstart", "--set", "availability.mapping={h9: h1}"], "unknown device 'h9'"),
     (["run", "smoke", "--set", "devices.define.tiny={speed: 1 GFLOP/s, memory: 100 kB}",
       "--set", "devices.profiles=[tiny]"], "memory"),
-    (["run", "smoke", "--set", "topology.homes=[]"], "expected 1 to 4000"),
+    (["run", "smoke", "--set", "topology.homes=[]"], "expected 1 to 100000"),
     (["run", "smoke", "--seed", "99999999999999999999"], "not in the range"),
     (["run", "smoke", "--set", "links.rtt=1000 d"], "expected 0 to 60 s"),
     (["run", "smoke", "--set", "links.rtt=50 s", "--set", "tdf=1000"], "in real time"),

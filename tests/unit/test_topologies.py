@@ -62,7 +62,7 @@ def test_neighbourhoods_may_count_the_homes_that_are_free(load):
         (("kind: two-level", "knd: star"), "line 1: unknown key 'knd'"),
         (("kind: two-level", "kind: star"), "neighbourhoods: found them in a star; expected kind: two-level"),
         (("kind: two-level\n", ""), "no 'kind'"),
-        (("homes: [a, b, c]", "homes: 0"), "line 2, homes: found '0'; expected 1 to 4000 homes"),
+        (("homes: [a, b, c]", "homes: 0"), "line 2, homes: found '0'; expected 1 to 100000 homes"),
         (("homes: [a, b, c]", "homes: many"), "found 'many'; expected how many homes, or a list"),
         (("homes: [a, b, c]", "homes: [a, b, a]"), "homes[2]: home 'a' is there twice"),
         (("homes: [a, b, c]", "homes: [a, b, 9c]"), "homes[2]: found '9c'; expected a letter"),

@@ -1,0 +1,170 @@
+"""An asyncio event loop in virtual time: when every coroutine waits, the clock jumps to the next timer.
+
+Nothing waits in real time and nothing polls the operating system, so a callback costs about a microsecond. The order
+of callbacks depends on nothing but the order in which they were asked for: runs repeat exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Handle:
+    """What `call_soon` and `call_at` return; `cancel` makes the callback a no-op."""
+
+    __slots__ = ("callback", "args", "context", "when_s")
+
+    def __init__(self, callback, args, context, when_s=0.0):
+        self.callback, self.args, self.context, self.when_s = callback, args, context, when_s
+
+    def cancel(self) -> None:
+        self.callback = self.args = None
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return self.when_s
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """An event loop whose `time()` is virtual; starts at 0.
+
+    Beside asyncio's calls it has `at`, a timer for engines: no handle, no context, no cancelling.
+
+    Attributes:
+        settle: called whenever all callbacks of an instant have run, before time moves on; may make new ones.
+        on_idle: called when nothing can happen any more; must make something happen, raise, or call `stop`.
+        stopping: set it (also from a signal handler) and `run_until_complete` raises `Stopped` soon.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.settle: Callable[[], None] = _nothing
+        self.on_idle: Callable[[], None] = self.stop
+        self.stopping: str | None = None
+        self._ready: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Callable[[Any], Any], Any]] = []
+        self._order = 0
+        self._running = False
+        self._closed = False
+
+    # -- for engines -------------------------------------------------------------------
+
+    def at(self, when_s: float, fn: Callable[[Any], Any], argument: Any = None) -> None:
+        """Call `fn(argument)` at that virtual time, or now if it has passed."""
+        self._order += 1
+        heapq.heappush(self._timers, (when_s, self._order, fn, argument))
+
+    @property
+    def timers(self) -> int:
+        """How many timers are set, those among them that will do nothing."""
+        return len(self._timers)
+
+    def run_until_complete(self, future: Coroutine | asyncio.Future) -> Any:
+        """Raises `Stopped` when `stopping` was set; else the future's result or exception."""
+        outer = asyncio._get_running_loop()
+        if outer is not None:
+            raise RuntimeError("another event loop is running in this thread")
+        asyncio._set_running_loop(self)
+        self._running = True
+        try:
+            task = asyncio.ensure_future(future, loop=self)
+            self._run(task)
+            return task.result()
+        finally:
+            self._running = False
+            asyncio._set_running_loop(None)
+
+    def _run(self, task: asyncio.Future) -> None:
+        ready, timers, pop = self._ready, self._timers, heapq.heappop
+        done = task.done
+        while not done():
+            while ready:
+                handle = ready.popleft()
+                if handle.callback is not None:
+                    handle.context.run(handle.callback, *handle.args)
+            if self.stopping is not None:
+                raise Stopped(self.stopping)
+            self.settle()
+            if ready or done():
+                continue
+            if not timers:
+                self.on_idle()
+                continue
+            when, _, fn, argument = pop(timers)
+            if when > self.now:
+                self.now = when
+            fn(argument)
+            while timers and timers[0][0] <= when:  # all that is due at this instant, so that it is settled once
+                _, _, fn, argument = pop(timers)
+                fn(argument)
+
+    # -- asyncio's interface ------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback, *args, context=None) -> Handle:
+        handle = Handle(callback, args, context if context is not None else contextvars.copy_context())
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay, callback, *args, context=None) -> Handle:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(self, when, callback, *args, context=None) -> Handle:
+        handle = Handle(callback, args, context if context is not None else contextvars.copy_context(), when)
+        self.at(when, _call, handle)
+        return handle
+
+    def create_future(self) -> asyncio.Future:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro, *, name=None, context=None) -> asyncio.Task:
+        if context is None:
+            return asyncio.Task(coro, loop=self, name=name)
+        return context.run(asyncio.Task, coro, loop=self, name=name)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def stop(self) -> None:
+        self.stopping = "stopped"
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    def call_exception_handler(self, context) -> None:
+        """Tasks of a node that was killed end when they end: what asyncio would log about them is no news."""
+
+    def run_in_executor(self, executor, func, *args):
+        raise RuntimeError("no threads in virtual time: a runner's work belongs into Node.compute")
+
+
+class Stopped(Exception):
+    """The loop was stopped before its task was done."""
+
+
+def _call(handle: Handle) -> None:
+    if handle.callback is not None:
+        handle.context.run(handle.callback, *handle.args)
+
+
+def _nothing() -> None:
+    pass

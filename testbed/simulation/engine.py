@@ -1,0 +1,256 @@
+"""The virtual-time engine: the runner's own coroutines, on a virtual clock, a fluid network and priced computation.
+
+    simulation = Simulation(plan, new_runner, ports, on_event=events.append)
+    outcome = simulation.run()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from testbed.cluster import LinkState
+from testbed.cluster.model import SERVER
+from testbed.errors import TestbedError
+from testbed.runtime import Message, PeerLost, Plan, Runner
+from testbed.runtime.failure_detector import DetectorSettings
+from testbed.runtime.virtual_time import Stopped, VirtualLoop
+from testbed.simulation.lives import Lives
+from testbed.simulation.memory import MemoryMeter
+from testbed.simulation.network import Network, PortSettings
+from testbed.simulation.node import Process, SimulatedNode
+from testbed.simulation.totals import Totals
+from testbed.simulation.traffic import Traffic
+
+DETAIL_KINDS = ("send", "transfer", "wait", "compute")
+
+
+class Deadlock(TestbedError):
+    """Everybody waits and nothing can happen any more."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a simulation ended. status: complete, interrupted (time limit) or failed; log: a traceback, or ''."""
+
+    status: str
+    error: str | None = None
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class PortChange:
+    """A link's settings from `at_s` on; `state` is what the trace said, for the event."""
+
+    at_s: float
+    settings: PortSettings
+    state: LinkState
+
+
+class Simulation:
+    """One run in virtual time. Everything that happens depends on the arguments alone.
+
+    Args:
+        plan: what `runner.plan` returned.
+        new_runner: makes a process's runner.
+        links: each home's settings over time, the first at 0; and the server's.
+        churn: (time, device, 'leave' or 'return'), in order; mode: 'kill', 'suspend' or 'disconnect'.
+        absent: devices that aren't there at the start.
+        buffer_s: bottleneck buffers, as time at the link's rate.
+        seed: of jitter, loss and heartbeats' phases.
+        time_limit_s: virtual time at which the run is ended.
+        tensors: 'meta' (shapes only) or 'real'.
+        details: messages and computations beyond this many get no events of their own; None: all get them.
+        on_event: takes each event, in order.
+    """
+
+    def __init__(
+        self, plan: Plan, new_runner: Callable[[], Runner], links: dict[str, Sequence[PortChange]], *,
+        churn: Iterable[tuple[float, str, str]] = (), mode: str = "kill", absent: Iterable[str] = (),
+        buffer_s: float = 0.1, seed: int = 0, time_limit_s: float = float("inf"), tensors: str = "meta",
+        details: int | None = None, on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+        detector: DetectorSettings | None = None,
+    ):  # fmt: skip
+        self.plan, self.new_runner = plan, new_runner
+        self.loop = VirtualLoop()
+        self.random = random.Random(f"{seed} heartbeats")
+        self.tensors = tensors
+        self.network = Network(self.loop, {n: series[0].settings for n, series in links.items()},
+                               plan.cluster.shared_links, buffer_s=buffer_s, seed=seed)
+        self.totals = {name: Totals() for name in links}
+        self.lives = Lives(self, detector or DetectorSettings(), mode, absent)
+        self._links, self._churn = links, sorted(churn, key=lambda change: change[0])
+        self._time_limit_s = time_limit_s
+        self._on_event = on_event
+        self._details_left = float("inf") if details is None else details
+        self._traffic = Traffic(self)
+        self._failure: asyncio.Future = self.loop.create_future()
+        self._stack = ""
+        self._ended = False
+
+    # -- running -----------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Until the coordinator returns, something fails, or the time limit."""
+        self._check_memory()
+        self.loop.settle = self.network.settle
+        self.loop.on_idle = self._idle
+        with torch.device("meta" if self.tensors == "meta" else "cpu"):
+            try:
+                self.loop.run_until_complete(self._main())
+                outcome = Outcome("complete")
+            except Stopped as stopped:
+                outcome = Outcome("interrupted", str(stopped))
+            except TestbedError as error:
+                outcome = Outcome("failed", str(error))
+            except Exception as error:
+                where = getattr(error, "at_node", None)
+                if where is None:
+                    raise  # not a runner's
+                outcome = Outcome("failed", f"{where}: {type(error).__name__}: {error}", error.log)
+            finally:
+                self.finish()
+                self.loop.stopping = None
+                self.loop.run_until_complete(self._end_tasks())
+                self.loop.close()
+        return outcome
+
+    def finish(self) -> None:
+        """Record what is only known at the end. A second call does nothing."""
+        if self._ended:
+            return
+        self._traffic.sample()
+        for name, totals in self.totals.items():
+            process = self.lives.process(name)
+            memory = {"memory_peak_bytes": process.memory.peak_bytes} if process is not None else {}
+            self.record("totals", name, **totals.fields(), **memory)
+        self._ended = True
+
+    async def _end_tasks(self) -> None:
+        """Nothing that the runners still do counts any more."""
+        self.lives.end()
+        tasks = asyncio.all_tasks(self.loop) - {asyncio.current_task(self.loop)}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+
+    async def _main(self) -> None:
+        for name, series in self._links.items():
+            self._link_event(name, series[0].state)
+            if len(series) > 1:
+                self.loop.at(series[1].at_s, self._change_link, (name, 1))
+        coordinator = self.lives.begin()
+        if self._churn:
+            self.loop.at(self._churn[0][0], self._toggle, 0)
+        if self._time_limit_s < float("inf"):
+            self.loop.at(self._time_limit_s, self._limit)
+        self._traffic.begin()
+        await asyncio.wait([coordinator, self._failure], return_when=asyncio.FIRST_COMPLETED)
+        if self._failure.done():
+            raise self._failure.exception()
+        coordinator.result()
+
+    def fail(self, node: str, error: BaseException) -> None:
+        """A runner's part raised, or a device is out of memory: the run ends."""
+        if not self._failure.done():
+            error.at_node = node
+            error.log = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            self._failure.set_exception(error)
+
+    def _check_memory(self) -> None:
+        """What the plan itself says that each device needs."""
+        for name, needed in (self.plan.data.get("memory_bytes") or {}).items():
+            device = self.plan.cluster.device(name)
+            if isinstance(needed, (int, float)) and needed > device.memory_bytes:
+                MemoryMeter(name, device.memory_bytes).need(needed)
+
+    def _limit(self, _: Any) -> None:
+        text = (f"the time limit of {self._time_limit_s:g} emulated seconds was reached (time_limit in the "
+                "experiment)")
+        self.record("warning", text=text)
+        self.loop.stopping = text
+
+    def check_alive(self) -> None:
+        """Raises Deadlock when the only timer left is the time limit's: nothing can happen any more."""
+        if self.loop.timers <= (self._time_limit_s < float("inf")):
+            self._idle()
+
+    def _idle(self) -> None:
+        waits = "\n".join(self.lives.waits())
+        self.fail("", Deadlock(f"at t={self.loop.now:.3f} s nothing can happen any more:\n{waits}"))
+
+    # -- what happens --------------------------------------------------------------------
+
+    def _change_link(self, step: tuple[str, int]) -> None:
+        name, index = step
+        series = self._links[name]
+        self.network.set_port(name, series[index].settings)
+        self._link_event(name, series[index].state)
+        if index + 1 < len(series):
+            self.loop.at(series[index + 1].at_s, self._change_link, (name, index + 1))
+
+    def _link_event(self, name: str, s: LinkState) -> None:
+        self.record("link", name, down_bps=s.down_bps, up_bps=s.up_bps, rtt_s=s.rtt_s, jitter_s=s.jitter_s,
+                    loss=s.loss, late=0.0)
+
+    def _toggle(self, index: int) -> None:
+        _, device, action = self._churn[index]
+        (self.lives.leave if action == "leave" else self.lives.come_back)(device)
+        if index + 1 < len(self._churn):
+            self.loop.at(self._churn[index + 1][0], self._toggle, index + 1)
+
+    def arrived(self, to: str, item: tuple[Message, int, int]) -> None:
+        """A message's last byte is at the receiver's link."""
+        message, to_generation, view = item
+        node = self.lives.node(to)
+        if node is None or node.process.dead:
+            return
+        try:
+            node.receive(message, to_generation, view)
+        except TestbedError as error:
+            self.fail(to, error)
+
+    def copies(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What the receiver gets: the sender may change its own meanwhile."""
+        if self.tensors == "meta":
+            return [t.detach() for t in tensors]  # without data nothing can change but what hangs on the object
+        return [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
+
+    def run_part(self, node: SimulatedNode, part: Any) -> asyncio.Task:
+        """Start a node's coroutine; its errors end the run, but for the loss of its own lease."""
+        task = self.loop.create_task(part, name=node.name)
+
+        def ended(task: asyncio.Task) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is None or node.process.dead:
+                return
+            if not (isinstance(error, PeerLost) and error.peer == node.name and node.name != SERVER):
+                self.fail(node.name, error)
+
+        task.add_done_callback(ended)
+        return task
+
+    def new_process(self, name: str) -> Process:
+        return Process(self, self.plan.cluster.device(name), self.new_runner())
+
+    # -- events --------------------------------------------------------------------------
+
+    def record(self, event: str, node: str = "testbed", /, **fields: Any) -> None:
+        if not self._ended:
+            self._on_event({"t": self.loop.now, "node": node, "event": event, **fields})
+
+    def detail(self, event: str, node: str, /, **fields: Any) -> None:
+        """An event of which there may be millions."""
+        if self._details_left > 0:
+            self._details_left -= 1
+            self.record(event, node, **fields)
+            if self._details_left <= 0:
+                self.record("warning", text=f"from {self.loop.now:.3f} s on, messages and computations are only in the "
+                                            "totals (simulation.details in the experiment)")

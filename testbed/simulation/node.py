@@ -1,0 +1,221 @@
+"""A node of the simulation: `runtime.Node` in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from testbed.cluster import Device
+from testbed.runtime import Message, PeerLost, Runner, wire
+from testbed.runtime.mailbox import Mailbox, View
+from testbed.simulation.connection import Connection
+from testbed.simulation.memory import MemoryMeter
+
+if TYPE_CHECKING:
+    from testbed.simulation.engine import Simulation
+
+_FRAME_BYTES = 9  # ZMTP's before each frame; 2 for short ones
+_ENVELOPE_BYTES = 8
+
+
+class Process:
+    """A device's process, from its launch until it is killed: its runner, its one compute thread, its connections."""
+
+    def __init__(self, engine: Simulation, device: Device, runner: Runner):
+        self.engine, self.device, self.runner = engine, device, runner
+        self.dead = False
+        self.frozen = False
+        self.ending = False  # its life is over, and `work` has a moment to end
+        self.memory = MemoryMeter(device.name, device.memory_bytes)
+        self.connections: dict[tuple[str, int], Connection] = {}
+        self.life: SimulatedNode | None = None
+        self._computing = False
+        self._turns: deque[asyncio.Future] = deque()
+        self._deferred: list[asyncio.Future] = []
+
+    def wake(self, future: asyncio.Future) -> None:
+        """Let a coroutine of this process go on: now, or when it is thawed."""
+        if self.dead:
+            return
+        if self.frozen:
+            self._deferred.append(future)
+        elif not future.done():
+            future.set_result(None)
+
+    def thaw(self) -> None:
+        self.frozen = False
+        deferred, self._deferred = self._deferred, []
+        for future in deferred:
+            self.wake(future)
+
+    def connection(self, to: str, generation: int) -> Connection:
+        key = (to, generation)
+        found = self.connections.get(key)
+        if found is None:
+            found = self.connections[key] = self.engine.network.connect(
+                self.device.name, to, lambda item: self.engine.arrived(to, item)
+            )
+        return found
+
+    def lose(self, peer: str) -> None:
+        """Close the connections to a peer, with everything that waits in them."""
+        for key in [k for k in self.connections if k[0] == peer]:
+            self.connections.pop(key).close()
+
+    def lose_all(self) -> None:
+        for connection in self.connections.values():
+            connection.close()
+        self.connections.clear()
+
+    async def turn(self) -> None:
+        """Wait for the compute thread."""
+        if not self._computing:
+            self._computing = True
+            return
+        future = self.engine.loop.create_future()
+        self._turns.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future in self._turns:
+                self._turns.remove(future)
+            else:  # its turn had come
+                self.release()
+            raise
+
+    def release(self, _: Any = None) -> None:
+        """The compute thread is free for the next."""
+        while self._turns:
+            future = self._turns.popleft()
+            if not future.done():
+                self.wake(future)
+                return
+        self._computing = False
+
+
+class SimulatedNode:
+    """One life of a node: made when it joins, of no use after its lease ran out."""
+
+    def __init__(self, process: Process, generation: int, view: View, always: frozenset[str]):
+        self.process = process
+        self.name = process.device.name
+        self.device = process.device
+        self.generation = generation
+        self.membership = view
+        self.mailbox = Mailbox(self.name, generation, view, always)
+        self.task: asyncio.Task | None = None
+        self.totals = process.engine.totals[self.name]
+        self._engine = process.engine
+        self._loop = process.engine.loop
+        self._sequence: dict[tuple[str, int], int] = {}
+
+    def _gate(self) -> None:
+        if self.process.dead:
+            raise asyncio.CancelledError
+
+    async def send(self, to: str, tag: str, tensors: Sequence[torch.Tensor] = (), **meta: Any) -> None:
+        process = self.process
+        if process.dead:
+            raise asyncio.CancelledError
+        self.mailbox.check(to)
+        start = self._loop.now
+        to_generation = self.membership.generation_of(to) or 1
+        key = (to, to_generation)
+        sequence = self._sequence[key] = self._sequence.get(key, -1) + 1
+        head = wire.encode_header(wire.Header(
+            self.name, self.generation, to_generation, self.membership.version, sequence, tag, start,
+            wire.describe(tensors), meta,
+        ))  # fmt: skip
+        copies = self._engine.copies(tensors)
+        nbytes = len(head)
+        for t in copies:
+            nbytes += t.nbytes
+        if meta:  # as the receiver would read it
+            meta = wire.decode_header(head).meta
+        message = Message(self.name, tag, copies, meta, self.generation, nbytes, start)
+        connection = process.connections.get(key) or process.connection(to, to_generation)
+        if connection.full:
+            if not await connection.room():
+                raise PeerLost(to)
+            self._gate()
+        item = (message, to_generation, self.membership.version)
+        connection.send(nbytes + _ENVELOPE_BYTES + _FRAME_BYTES * (1 + len(copies)), item)
+        self.totals.sent(to, nbytes)
+        self._engine.detail("send", self.name, start=start, end=self._loop.now, peer=to, tag=tag, bytes=nbytes)
+
+    async def recv(self, source: str | None, tag: str) -> Message:
+        if self.process.dead:
+            raise asyncio.CancelledError
+        if self.mailbox.has(source, tag):
+            return await self.mailbox.recv(source, tag)
+        start = self._loop.now
+        peer = source
+        try:
+            message = await self.mailbox.recv(source, tag)
+            peer = message.source
+            return message
+        finally:
+            if not self.process.dead and self._loop.now > start:
+                self.totals.wait_s += self._loop.now - start
+                self._engine.detail("wait", self.name, start=start, end=self._loop.now, peer=peer, tag=tag)
+
+    async def compute(self, fn: Callable[..., Any], *args: Any, flops: float, label: str = "compute") -> Any:
+        if flops < 0:
+            raise ValueError(f"flops={flops}: expected 0 or more")
+        self._gate()
+        process, loop = self.process, self._loop
+        await process.turn()
+        start = loop.now
+        try:
+            result = fn(*args)
+        except BaseException:
+            process.release()
+            raise
+        process.memory.take_result(result)
+        seconds = flops / self.device.flops
+        if seconds > 0:
+            done = loop.create_future()
+            loop.at(start + seconds, self._computed, done)  # also when who asked is cancelled: the thread goes on
+            await done
+        else:
+            process.release()
+        self.totals.computed(flops, loop.now - start)
+        self._engine.detail("compute", self.name, start=start, end=loop.now, label=label, flops=flops, overrun=0.0)
+        return result
+
+    def _computed(self, done: asyncio.Future) -> None:
+        process = self.process
+        if process.frozen:
+            process._deferred.append(done)
+            done.add_done_callback(process.release)
+            return
+        process.release()
+        process.wake(done)
+
+    def now(self) -> float:
+        return self._loop.now
+
+    async def sleep(self, seconds: float) -> None:
+        self._gate()
+        future = self._loop.create_future()
+        self._loop.at(self._loop.now + max(0.0, seconds), self.process.wake, future)
+        await future
+
+    def record(self, event: str, **fields: Any) -> None:
+        if not self.process.dead:
+            self._engine.record(event, self.name, **fields)
+
+    # What follows is for the engine, not for runners.
+
+    def receive(self, message: Message, to_generation: int, view: int) -> None:
+        message.received_s = self._loop.now
+        self.totals.received(message.source, message.bytes)
+        for tensor in message.tensors:
+            self.process.memory.take(tensor)
+        if self.mailbox.deliver(message, to_generation=to_generation, view=view):
+            self._engine.detail("transfer", self.name, start=message.sent_s, end=message.received_s,
+                                peer=message.source, tag=message.tag, bytes=message.bytes)
