@@ -16,6 +16,7 @@ import sys
 import time
 
 from testbed.emulation.delay import netfilter, shared_stats
+from testbed.emulation.delay.compiled_line import CompiledLine, make_line
 from testbed.emulation.delay.delay_line import DelayLine
 from testbed.emulation.delay.lanes import Lanes
 from testbed.emulation.delay.protocol import Change, Failed, Inbox, Ready, Start, Stop, send
@@ -58,7 +59,7 @@ class Daemon:
         self._inbox = Inbox()
         self._ending = False
         self._lanes: Lanes
-        self._line: DelayLine
+        self._line: DelayLine | CompiledLine
         self._ticks = 0
 
     def run(self) -> None:
@@ -76,7 +77,7 @@ class Daemon:
             self._line.add_handler(self._control.fileno(), self._hear)
             scheduler = _go_first()
             self._tick()
-            send(self._control, Ready(rule, scheduler))
+            send(self._control, Ready(rule, f"{self._line.loop} loop, {scheduler}"))
             self._loop()
 
     def _first_message(self) -> Start | None:
@@ -96,7 +97,7 @@ class Daemon:
         stamps.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
         areas = {h.name: h.area for h in start.hosts if h.area}
         self._lanes = Lanes(start.delays, areas, start.shared_delay_s, start.seed)
-        self._line = DelayLine(
+        self._line = make_line(
             sock, self._lanes,
             macs={bytes.fromhex(h.mac.replace(":", "")): h.name for h in start.hosts},
             ports={socket.if_nametoindex(h.port): h.name for h in start.hosts},

@@ -23,7 +23,7 @@ _MIX = 8  # bits of queue number beside a packet's id, which counts up in each q
 
 
 class DelayLine:
-    """Holds the packets of all queues until they are due.
+    """Holds the packets of all queues until they are due. compiled_line.py has the same in C.
 
     Args:
         sock: reader of the queues.
@@ -31,6 +31,8 @@ class DelayLine:
         ports: index of the bridge's port -> the host behind it.
         memory: where lags are counted, see shared_stats.
     """
+
+    loop = "python"
 
     def __init__(self, sock: socket.socket, lanes: Lanes, macs: Mapping[bytes, str],
                  ports: Mapping[int, str], memory: memoryview):

@@ -7,9 +7,10 @@ lanes carry.
 
 from __future__ import annotations
 
-import random
+import hashlib
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from testbed.emulation.delay.base import PathDelay
 
@@ -17,20 +18,50 @@ LOST = -1
 _NS = 1_000_000_000
 
 
+_MASK = (1 << 64) - 1
+
+
+def _seed(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+class Generator:
+    """SplitMix64 (Steele, Lea, Flood 2014), as line.c has it too: the same draws in Python and in C."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, seed: int):
+        self._state = seed
+
+    def uniform(self) -> float:
+        """From 0 up to, not including, 1."""
+        self._state = z = (self._state + 0x9E3779B97F4A7C15) & _MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+        return ((z ^ (z >> 31)) >> 11) * 2.0**-53
+
+    def gauss(self) -> float:
+        """Standard normal (Box and Muller 1958); two draws, always."""
+        a, b = 1.0 - self.uniform(), self.uniform()
+        return math.sqrt(-2.0 * math.log(a)) * math.cos(6.283185307179586 * b)
+
+
 class Lane:
     """Packets from one host to another. Times are integer nanoseconds.
 
-    waiting: (due, packet) in the order of release; filled and emptied by the delay line.
+    waiting: (due, packet) in the order of release; filled and emptied by the delay line. seeds: of the
+    generators for loss and for jitter.
     """
 
-    __slots__ = ("_gauss", "_last_due", "_uniform", "delay", "jitter", "loss", "name", "reorder", "waiting")
+    __slots__ = ("_gauss", "_last_due", "_uniform", "delay", "jitter", "loss", "name", "reorder", "seeds", "waiting")
 
     def __init__(self, name: str, seed: int):
         self.name = name
         self.delay = self.jitter = self._last_due = 0
         self.loss = self.reorder = 0.0
-        self._uniform = random.Random(f"{seed}/{name}/loss").random
-        self._gauss = random.Random(f"{seed}/{name}/jitter").gauss
+        self.seeds = (_seed(f"{seed}/{name}/loss"), _seed(f"{seed}/{name}/jitter"))
+        self._uniform = Generator(self.seeds[0]).uniform
+        self._gauss = Generator(self.seeds[1]).gauss
         self.waiting: deque[tuple[int, int]] = deque()
 
     def due(self, arrived: int) -> int:
@@ -42,7 +73,7 @@ class Lane:
             return LOST
         due = arrived + self.delay
         if self.jitter:
-            due = max(arrived, due + int(self._gauss(0.0, self.jitter)))
+            due = max(arrived, due + int(self._gauss() * self.jitter))
             if self.reorder and self._uniform() < self.reorder:
                 return due
         if due < self._last_due:  # a line keeps its order, as a home's access link does
@@ -67,24 +98,30 @@ class Lanes:
         self._shared = dict(shared_delay_s)
         self._seed = seed
         self._lanes: dict[tuple[str, str], Lane] = {}
+        self._of: dict[str, list[tuple[str, str]]] = {}  # pairs by host
         self.shortest = 0  # of all lanes' delays [ns]
+        self.on_change: Callable[[list[Lane]], None] | None = None  # told which lanes have new settings
 
     def lane(self, sender: str, receiver: str) -> Lane:
         """The lane from sender to receiver. One that is outside the run has no delay of its own."""
         found = self._lanes.get((sender, receiver))
         if found is None:
             found = self._lanes[sender, receiver] = Lane(f"{sender}>{receiver}", self._seed)
+            for host in {sender, receiver}:
+                self._of.setdefault(host, []).append((sender, receiver))
             self._adjust(sender, receiver, found)
-            self._find_shortest()
+            self.shortest = found.delay if len(self._lanes) == 1 else min(self.shortest, found.delay)
         return found
 
     def set(self, changes: Mapping[str, PathDelay]) -> None:
         """New delays for some hosts; packets that already wait keep their due time."""
         self._delays.update(changes)
-        for (sender, receiver), lane in self._lanes.items():
-            if sender in changes or receiver in changes:
-                self._adjust(sender, receiver, lane)
+        pairs = {pair for host in changes for pair in self._of.get(host, ())}
+        for sender, receiver in pairs:
+            self._adjust(sender, receiver, self._lanes[sender, receiver])
         self._find_shortest()
+        if self.on_change is not None:
+            self.on_change([self._lanes[pair] for pair in pairs])
 
     def _find_shortest(self) -> None:
         self.shortest = min((lane.delay for lane in self._lanes.values()), default=0)

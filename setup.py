@@ -1,0 +1,8 @@
+"""The delay line's inner loop in C, where there is a compiler; without one, the loop in Python takes over."""
+
+from setuptools import Extension, setup
+
+setup(ext_modules=[
+    Extension("testbed.emulation.delay._line", ["testbed/emulation/delay/line.c"], libraries=["m"],
+              extra_compile_args=["-O2"], optional=True),
+])

@@ -1,0 +1,187 @@
+"""The compiled loop does what the one in Python does; without a compiler nothing is lost."""
+
+import importlib.metadata
+import os
+import random
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation.delay import compiled_line, netfilter, shared_stats
+from testbed.emulation.delay.base import PathDelay
+from testbed.emulation.delay.compiled_line import CompiledLine, library_path, load, make_line
+from testbed.emulation.delay.delay_line import DelayLine
+from testbed.emulation.delay.lanes import LOST, Generator, Lane, Lanes
+
+SOURCE = Path(compiled_line.__file__).with_name("line.c")
+MACS = {bytes([2, 0, 0, 0, 0, i]): f"h{i}" for i in range(1, 5)}
+PORTS = {10 + i: f"h{i}" for i in range(1, 5)}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Built here from source, with every warning an error."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    path = tmp_path_factory.mktemp("line") / "line.so"
+    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", path, SOURCE, "-lm"],
+                   check=True)
+    return load(path)
+
+
+def _view():
+    fd = shared_stats.create()
+    try:
+        return shared_stats.view(fd)
+    finally:
+        os.close(fd)
+
+
+def _message(queue: int, packet_id: int, out: int, mac: bytes) -> bytes:
+    """One packet's metadata, as the kernel sends it."""
+    def attribute(kind: int, data: bytes) -> bytes:
+        return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
+
+    now = time.time_ns()
+    body = (struct.pack("=BB", 0, 0) + struct.pack(">H", queue)
+            + attribute(netfilter.A_PACKET_HDR, struct.pack(">IHB", packet_id, 0x0800, 2))
+            + attribute(netfilter.A_PHYSOUTDEV, struct.pack(">I", out))
+            + attribute(netfilter.A_HWADDR, struct.pack(">HH", 6, 0) + mac + bytes(2))
+            + attribute(netfilter.A_TIMESTAMP, struct.pack(">QQ", now // 10**9, now % 10**9 // 1000)))
+    return struct.pack("=IHHII", 16 + len(body), 3 << 8, 0, 0, 0) + body
+
+
+def _verdicts(sock: socket.socket) -> list[tuple[int, int, int]]:
+    """(queue, packet id, verdict) of what has been answered."""
+    found = []
+    while True:
+        try:
+            data = sock.recv(1 << 16)
+        except BlockingIOError:
+            return found
+        for at in range(0, len(data), netfilter.VERDICT_BYTES):
+            queue, header, verdict, packet_id = netfilter.VERDICT_FIELDS.unpack_from(data, at + netfilter.VERDICT_AT)
+            assert header == netfilter.VERDICT_HEADER
+            found.append((queue, packet_id, verdict))
+
+
+@pytest.mark.parametrize("settings", [
+    PathDelay(down_delay_s=0.02), PathDelay(down_delay_s=0.02, down_loss=0.2), PathDelay(0.0, 0.01, 0.0, 0.004),
+    PathDelay(down_delay_s=0.01, down_jitter_s=0.02, down_loss=0.05, reorder=0.3),
+])
+def test_every_packet_has_the_same_fate_in_both(library, settings):
+    lanes = Lanes({"b": settings}, {}, {}, 7)
+    lane = lanes.lane("a", "b")
+    line = library.line_new(-1, -1, None)
+    try:
+        number = library.line_add(line, 1, bytes(6), *lane.seeds)
+        library.line_set(line, number, lane.delay, lane.jitter, lane.loss, lane.reorder)
+        rng, at, lost = random.Random(1), 1_000_000_000, 0
+        for _ in range(5000):
+            at += rng.randrange(2_000_000)
+            due = lane.due(at)
+            assert library.line_due(line, number, at) == due
+            lost += due == LOST
+        assert (lost > 0) == (settings.down_loss > 0)
+    finally:
+        library.line_free(line)
+
+
+@pytest.mark.parametrize("make", [DelayLine, CompiledLine], ids=["python", "compiled"])
+def test_packets_are_released_once_in_order_and_on_time(request, make):
+    """120 packets of several pairs through a socket that stands for the kernel's."""
+    kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    told, tell = socket.socketpair()
+    with kernel, ours, told, tell:
+        kernel.setblocking(False)
+        memory = _view()
+        lanes = Lanes({"h2": PathDelay(down_delay_s=0.03), "h3": PathDelay(down_delay_s=0.01, down_loss=0.3)}, {}, {}, 3)
+        arguments = (ours, lanes, MACS, PORTS, memory)
+        line = make(*arguments) if make is DelayLine else make(request.getfixturevalue("library"), *arguments)
+        line.add_handler(told.fileno(), lambda: told.recv(1))
+        sent = {}
+        mac = next(iter(MACS))
+        for i in range(120):
+            out = 12 + i % 2  # h2, h3
+            kernel.send(_message(i % 128, i, out, mac))
+            sent[i % 128, i] = (out, time.monotonic())
+        answers, released = {}, []
+        deadline = time.monotonic() + 5
+        while len(answers) < 120 and time.monotonic() < deadline:
+            line.turn(time.monotonic_ns() + 2_000_000)
+            for queue, packet_id, verdict in _verdicts(kernel):
+                assert (queue, packet_id) not in answers
+                answers[queue, packet_id] = verdict
+                if verdict == netfilter.ACCEPT:
+                    released.append((packet_id, time.monotonic() - sent[queue, packet_id][1]))
+        assert answers.keys() == sent.keys()
+        slow = [p for p in released if sent[p[0] % 128, p[0]][0] == 12]
+        assert len(slow) == 60
+        assert [p for p, _ in slow] == sorted(p for p, _ in slow)
+        assert min(t for _, t in slow) >= 0.03 - 0.001  # never early, but for what is released together
+        dropped = sum(v == netfilter.DROP for v in answers.values())
+        assert dropped == line.lost
+        assert 5 < dropped < 35
+        assert line.packets == 120
+        assert line.queued == 0
+        counted = sum(memory[shared_stats.HISTOGRAM:])
+        assert counted == line.released == 120 - dropped
+        lanes.set({"h2": PathDelay(down_delay_s=0.0)})  # a change reaches the loop
+        kernel.send(_message(5, 1000, 12, mac))
+        began = time.monotonic()
+        while not (got := _verdicts(kernel)) and time.monotonic() < began + 5:
+            line.turn(time.monotonic_ns() + 2_000_000)
+        assert got == [(5, 1000, netfilter.ACCEPT)]
+        tell.send(b"x")
+        line.turn(time.monotonic_ns() + 1_000_000_000)  # the handler ends the turn
+        assert time.monotonic() < began + 5
+
+
+def test_lags_are_counted_in_the_same_buckets(library):
+    """The compiled histogram's edges are shared_stats' (the last edge of each doubling, and beyond the last)."""
+    text = SOURCE.read_text()
+    assert f"STEP_NS = {shared_stats._STEP_NS}" in text
+    assert f"LINEAR = {shared_stats._LINEAR}" in text
+    assert f"HISTOGRAM = {shared_stats.HISTOGRAM}" in text
+    assert shared_stats.BYTES == 8 * (shared_stats.HISTOGRAM + shared_stats._LINEAR + 40)
+
+
+def test_generator_is_uniform_and_normal():
+    g = Generator(12345)
+    uniform = [g.uniform() for _ in range(20_000)]
+    assert 0 <= min(uniform) < max(uniform) < 1
+    assert sum(uniform) / 20_000 == pytest.approx(0.5, abs=0.01)
+    normal = [g.gauss() for _ in range(20_000)]
+    mean = sum(normal) / 20_000
+    assert mean == pytest.approx(0, abs=0.03)
+    assert sum((x - mean) ** 2 for x in normal) / 20_000 == pytest.approx(1, abs=0.05)
+    assert Lane("a>b", 1).seeds == Lane("a>b", 1).seeds != Lane("a>b", 2).seeds
+
+
+def test_the_choice(monkeypatch):
+    a, b = socket.socketpair()
+    with a, b:
+        arguments = (a, Lanes({}, {}, {}, 0), {}, {}, _view())
+        monkeypatch.setenv(compiled_line.CHOICE, "python")
+        assert make_line(*arguments).loop == "python"
+        monkeypatch.delenv(compiled_line.CHOICE)
+        monkeypatch.setattr(compiled_line, "library_path", lambda: None)  # as where it could not be built
+        assert make_line(*arguments).loop == "python"
+        monkeypatch.setenv(compiled_line.CHOICE, "compiled")
+        with pytest.raises(OSError, match="was not built"):
+            make_line(*arguments)
+
+
+def test_it_was_built_where_there_is_a_compiler():
+    assert importlib.metadata.version("testbed")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    path = library_path()
+    assert path is not None, "pip install -e . builds testbed/emulation/delay/line.c"
+    load(path)
