@@ -27,9 +27,14 @@ class Held:
 
     def find(self, key: Hashable, region: Region) -> tuple[int, Region] | None:
         """(id, region) of an entry that has all of that region."""
-        for number in self._by_key.get(key, ()):
+        numbers = self._by_key.get(key)
+        if not numbers:
+            return None
+        b0, b1, r0, r1, c0, c1 = region
+        for number in numbers:
             held = self._entries[number][1]
-            if all(h0 <= r0 and r1 <= h1 for h0, h1, r0, r1 in zip(held[::2], held[1::2], region[::2], region[1::2])):
+            hb0, hb1, hr0, hr1, hc0, hc1 = held
+            if hr0 <= r0 and r1 <= hr1 and hc0 <= c0 and c1 <= hc1 and hb0 <= b0 and b1 <= hb1:
                 self._entries.move_to_end(number)
                 return number, held
         return None

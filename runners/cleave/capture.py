@@ -189,7 +189,7 @@ class _Reader:
         return LayerGraph(
             self.parameters, inputs, output, gradients, input_gradient, needs, [tuple(u) for u in users], forward,
             held, steps, products, tuple(i for i in steps if not needs[i]), dict(uses),
-            [n.meta.get("val") for n in nodes],
+            [_empty(n.meta.get("val")) for n in nodes],
         )  # fmt: skip
 
     def _ancestors(self, node: int) -> frozenset[int]:
@@ -281,6 +281,13 @@ class _Reader:
             gemm = Gemm(name, m, k, n, batch, 4, owner if owner is None or i in forward else f"{owner}.T")
             products[i] = Product(i, gemm, a, b, swapped, bias, weight, i in critical)
         return products
+
+
+def _empty(value: Any) -> Any:
+    """Plain meta tensors in place of the tracer's, whose every operation takes a fraction of a millisecond."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return type(value)(_empty(v) for v in value) if isinstance(value, (tuple, list)) else value
 
 
 def _nbytes(value: Any) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,37 +18,39 @@ if TYPE_CHECKING:
 Region = tuple[int, int, int, int, int, int]  # half-open: batch, rows, columns, as the value is stored
 
 
-@dataclass(frozen=True)
 class View:
     """An operand: a tensor as stored ([rows, columns] or [batch, rows, columns]), read transposed or not.
 
     key: names its values; the same for all products of a step that read them. uses: how many products do.
     """
 
-    key: Hashable
-    tensor: torch.Tensor
-    transposed: bool
-    uses: int
+    __slots__ = ("columns", "flat", "key", "rows", "tensor", "transposed", "uses")
+
+    def __init__(self, key: Hashable, tensor: torch.Tensor, transposed: bool, uses: int):
+        self.key, self.tensor, self.transposed, self.uses = key, tensor, transposed, uses
+        shape = tuple(tensor.shape)
+        self.flat = len(shape) == 2
+        self.rows, self.columns = shape[-2:]  # as stored
 
     @property
     def matrix(self) -> torch.Tensor:
         return self.tensor.mT if self.transposed else self.tensor
 
-    def region(self, batch: tuple[int, int], rows: tuple[int, int] | None, columns: tuple[int, int] | None) -> Region:
+    def region(self, batch0: int, batch1: int, rows: tuple[int, int] | None, columns: tuple[int, int] | None) -> Region:
         """Where rows and columns of the operand lie in the stored tensor; None: all of them."""
-        height, width = self.matrix.shape[-2:]
-        r, c = rows or (0, height), columns or (0, width)
-        return (*batch, *c, *r) if self.transposed else (*batch, *r, *c)
+        if self.transposed:
+            rows, columns = columns, rows
+        r0, r1 = rows or (0, self.rows)
+        c0, c1 = columns or (0, self.columns)
+        return batch0, batch1, r0, r1, c0, c1
 
     def cut(self, region: Region) -> torch.Tensor:
         b0, b1, r0, r1, c0, c1 = region
-        if self.tensor.dim() == 2:
-            return self.tensor[r0:r1, c0:c1]
-        return self.tensor[b0:b1, r0:r1, c0:c1]
+        return self.tensor[r0:r1, c0:c1] if self.flat else self.tensor[b0:b1, r0:r1, c0:c1]
 
     def whole(self, region: Region) -> bool:
         """Whether the region has all rows and columns of its products."""
-        return region[2] == region[4] == 0 and (region[3], region[5]) == tuple(self.tensor.shape[-2:])
+        return region[2:] == (0, self.rows, 0, self.columns)
 
 
 class Task:
@@ -126,11 +127,11 @@ class Job:
             self.parts = [(task, part) for task, part in self.parts if task not in wrong]
             return False
         g = self.product.gemm
-        shape = (g.m, g.n) if g.batch == 1 and self.a.tensor.dim() == 2 else (g.batch, g.m, g.n)
+        shape = (g.m, g.n) if self.a.flat else (g.batch, g.m, g.n)
         c = torch.empty(shape, dtype=torch.float32)
         for task, part in self.parts:
             b = task.block
-            if c.dim() == 2:
+            if self.a.flat:
                 c[b.row0:b.row1, b.col0:b.col1] = part
             else:
                 c[b.batch0:b.batch1, b.row0:b.row1, b.col0:b.col1] = part
@@ -146,9 +147,8 @@ class Job:
             return None if task.tries else "values that are not finite"
         if self.check_rounds:
             b = task.block
-            batch = (b.batch0, b.batch1)
-            left = self.a.cut(self.a.region(batch, (b.row0, b.row1), None))
-            right = self.b.cut(self.b.region(batch, None, (b.col0, b.col1)))
+            left = self.a.cut(self.a.region(b.batch0, b.batch1, (b.row0, b.row1), None))
+            right = self.b.cut(self.b.region(b.batch0, b.batch1, None, (b.col0, b.col1)))
             left = left.mT if self.a.transposed else left
             right = right.mT if self.b.transposed else right
             if not agrees(left, right, part.view(*left.shape[:-1], right.shape[-1]), self.check_rounds, self.rounding):

@@ -9,8 +9,8 @@ from runners.cleave.options import CleaveOptions
 from runners.planning.gemm import Block, Gemm, GemmPlan, Rates, plan_gemm
 from testbed.cluster import Cluster
 
-PIECES = (1, 2, 3, 4, 6, 8)  # that 'auto' considers
-LEAST_PIECE_BYTES = 32_000  # less on its way than this is not worth a message of its own
+PIECES = (1, 2, 4)  # that 'auto' considers
+LEAST_PIECE_BYTES = 100_000  # less on its way than this is not worth a message of its own
 MOST_PIECES = 1024  # of one product with chunks: auto; more only cost the server time
 
 

@@ -36,6 +36,9 @@ class Codec:
         """The tensors to send. In float32 that is x itself. Beyond fp16's range numbers become its largest."""
         if self.wire == "fp32":
             return [x]
+        if x.is_meta:
+            scales = [torch.empty(-(-x.numel() // INT8_BLOCK), device="meta")] if self.wire == "int8" else []
+            return [torch.empty(x.shape, dtype=self.dtype, device="meta"), *scales]
         if self.wire != "int8":
             if self.wire in _LARGEST:
                 x = x.clamp(-_LARGEST[self.wire], _LARGEST[self.wire])  # NaN stays NaN

@@ -198,7 +198,7 @@ class Products:
             for block in planned.plan.blocks:
                 peer = self._peers.get(block.device)
                 if peer is not None:
-                    region = view.region((0, 1), None, (block.col0, block.col1))
+                    region = view.region(0, 1, None, (block.col0, block.col1))
                     heapq.heappush(peer.waiting, (AHEAD, next(self._order), Prefetch(view, region, name)))
                     self._runnable[peer.name] = peer
         self._wake.set()
@@ -242,8 +242,10 @@ class Products:
     @staticmethod
     def _operands(task: Task) -> tuple[Region, Region]:
         b = task.block
-        batch = (b.batch0, b.batch1)
-        return (task.job.a.region(batch, (b.row0, b.row1), None), task.job.b.region(batch, None, (b.col0, b.col1)))
+        return (
+            task.job.a.region(b.batch0, b.batch1, (b.row0, b.row1), None),
+            task.job.b.region(b.batch0, b.batch1, None, (b.col0, b.col1)),
+        )
 
     # -- sending -----------------------------------------------------------------------
 
@@ -280,7 +282,7 @@ class Products:
         tensors = await self._encoded(pieces)
         task.id = next(self._ids)
         task.device, task.generation = peer.name, peer.generation
-        nbytes = sum(self._codec.nbytes(t.numel()) for t in pieces)
+        nbytes = sum(self._codec.nbytes(_count(r)) for r, spec in ((a, left), (b, right)) if not spec[0])
         now = self._node.now()
         task.sent_s = now
         task.down_from_s = now if peer.unasked_from_s is None else peer.unasked_from_s
@@ -307,7 +309,7 @@ class Products:
         if not number:
             return
         part = ahead.view.cut(ahead.region)
-        nbytes = self._codec.nbytes(part.numel())
+        nbytes = self._codec.nbytes(_count(ahead.region))
         now = self._node.now()
         peer.down_free_s = max(now, peer.down_free_s) + 8 * nbytes / peer.rates.downlink_bps
         peer.unasked_bytes += nbytes
@@ -343,7 +345,9 @@ class Products:
             self.saved_bytes += self._codec.nbytes(_count(region))
             if held == region:
                 return [number, 0, int(view.transposed)]
-            return [number, 0, int(view.transposed), *(r - h for r, h in zip(region, (held[i // 2 * 2] for i in range(6))))]
+            b0, r0, c0 = held[::2]
+            part = region[0] - b0, region[1] - b0, region[2] - r0, region[3] - r0, region[4] - c0, region[5] - c0
+            return [number, 0, int(view.transposed), *part]
         pieces.append(view.cut(region))
         keep = 0
         # other pieces of the block need it; or later products of the step, and nothing but the whole of it helps them
@@ -403,7 +407,7 @@ class Products:
         """The block, or None when the tensors can't be it."""
         b = task.block
         shape = (b.products, b.rows, b.columns)
-        if task.job.a.tensor.dim() == 2:
+        if task.job.a.flat:
             shape = shape[1:]
         if not tensors or tuple(tensors[0].shape) != shape:
             return None

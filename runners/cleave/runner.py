@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from runners.cleave.describe import describe, notes
 from runners.cleave.device import DeviceWorker
 from runners.cleave.options import parse_options
-from runners.cleave.planned import planned_chunks
-from runners.cleave.precision import Codec
+from runners.cleave.predict import predict
 from runners.cleave.server import Server
-from runners.planning.gemm_step import step_tables
-from runners.planning.transformer_gemms import gemms
+from runners.costs import STATE_BYTES, layer_costs, model_parameters
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
+from testbed.errors import InputError, unknown
 from testbed.runtime import Node, Plan
+from testbed.units import size
 
 
 class CleaveRunner:
@@ -22,19 +23,47 @@ class CleaveRunner:
 
     @staticmethod
     def check_options(options: dict[str, Any]) -> None:
-        """Check `training.options` without a cluster. Raises InputError."""
+        """Check `training.options` without a cluster.
+
+        Raises:
+            InputError: key, value, expectation, and the nearest right one.
+        """
         parse_options(options)
 
     def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
-        parse_options(training.options)
-        return Plan("cleave", model, training, cluster)
+        """Decide for every matrix product whether it goes out, and predict a step.
 
-    def explain(self, plan: Plan) -> dict[str, Any]:
-        """What `testbed plan` shows beside the plan: every product of a step, every device, the server's traffic."""
-        options = parse_options(plan.training.options)
-        products = gemms(plan.model, plan.training.batch, Codec(options.wire).element_bytes)
-        return step_tables(plan.cluster, products, server_local=options.local == "auto",
-                           chunks=planned_chunks(options, len(plan.cluster.devices)))
+        Raises:
+            InputError: bad settings; a server without the memory for state and activations.
+        """
+        options = parse_options(training.options)
+        if training.optimizer.name != "adamw":
+            raise unknown("training.optimizer.name", "optimizer", training.optimizer.name, ["adamw"])
+        needed = _server_bytes(model, training)
+        if needed > cluster.server.memory_bytes:
+            raise InputError(
+                f"device {cluster.server.name!r}, memory",
+                f"parameters, optimizer and activations need {needed:,} bytes ({size(needed)}), but it has "
+                f"{int(cluster.server.memory_bytes):,} bytes ({size(cluster.server.memory_bytes)})",
+                hint="more memory for the server (topology.server.memory), or a smaller training.batch",
+            )
+        data = describe(cluster, model, training, options)
+        predicted = predict(cluster, model, training, options)
+        data["devices"] = [
+            {"device": d.name, "down_bytes": predicted.down_bytes.get(d.name, 0),
+             "up_bytes": predicted.up_bytes.get(d.name, 0)} for d in cluster.devices
+        ]  # fmt: skip
+        return Plan(
+            "cleave", model, training, cluster, data,
+            {
+                "step_time_s": predicted.step_time_s,
+                "samples_per_s": training.batch / predicted.step_time_s,
+                "server_out_bytes": predicted.server_out_bytes,
+                "server_in_bytes": predicted.server_in_bytes,
+                "cached_bytes": predicted.saved_bytes,
+            },
+            notes(cluster, data, predicted),
+        )  # fmt: skip
 
     async def coordinate(self, node: Node, plan: Plan) -> None:
         """The server's part."""
@@ -43,3 +72,11 @@ class CleaveRunner:
     async def work(self, node: Node, plan: Plan) -> None:
         """A device's part."""
         await DeviceWorker(node, parse_options(plan.training.options)).run()
+
+
+def _server_bytes(model: ModelSpec, training: TrainingSpec) -> int:
+    """Weights, moments and gradients, and what the backward pass of the whole batch needs."""
+    costs = layer_costs(model)
+    activations = sum(c.activation_bytes for c in costs) + max(c.working_bytes for c in costs)
+    attention = 2 * 4 * model.heads * model.sequence**2 * model.layers  # scores and their softmax, kept as they are
+    return (STATE_BYTES + 4) * model_parameters(model) + training.batch * (activations + attention)
