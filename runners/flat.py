@@ -57,6 +57,11 @@ class FlatLayers:
         """All gradients gathered since the last update, flat; to be changed in place only."""
         return self._gradients
 
+    @property
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """Weights, first moments, second moments, flat; to be changed in place only."""
+        return (self.weights, *self._slots.values())
+
     def update(self) -> None:
         """One optimizer step with the gradients gathered; they are zero afterwards."""
         self._optimizer.step()
@@ -64,7 +69,7 @@ class FlatLayers:
 
     def _parts(self, key: int) -> tuple[torch.Tensor, ...]:
         part = self._slices[key]
-        return tuple(t[part] for t in (self._weights.detach(), *self._slots.values()))
+        return tuple(t[part] for t in self.parts)
 
     def pack(self, key: int) -> torch.Tensor:
         """A layer's state, a copy: its weights, first moments, second moments, in one flat float32 tensor."""

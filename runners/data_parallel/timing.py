@@ -89,11 +89,14 @@ def ring_step_s(members: Sequence[Member], server: Link, nbytes: Sequence[float]
     return reduced + commit
 
 
-def ring_s(links: Sequence[Link], ready: Sequence[Sequence[float]], nbytes: Sequence[float]) -> float:
+def ring_s(
+    links: Sequence[Link], ready: Sequence[Sequence[float]], nbytes: Sequence[float], *, idle: bool = True
+) -> float:
     """When the last member has the sum of the last bucket.
 
     Args:
         links: of the members, in the ring's order. ready: [member][bucket] seconds.
+        idle: whether the connections had time to lose their windows.
     """
     n = len(links)
     after = [links[(i + 1) % n] for i in range(n)]
@@ -119,9 +122,10 @@ def ring_s(links: Sequence[Link], ready: Sequence[Sequence[float]], nbytes: Sequ
     while waiting:
         t, _, i, b, r = heapq.heappop(waiting)
         piece = nbytes[b] / n / pieces
-        opening = -slow_start_s(carried[i], rate[i], rtt[i])
+        opening = 0.0
+        if idle:
+            opening = slow_start_s(carried[i] + piece, rate[i], rtt[i]) - slow_start_s(carried[i], rate[i], rtt[i])
         carried[i] += piece
-        opening += slow_start_s(carried[i], rate[i], rtt[i])
         free[i] = max(free[i], t) + 8 * piece / rate[i] + opening
         there, j = free[i] + delay[i], (i + 1) % n
         if r < n - 1:
