@@ -28,3 +28,11 @@ def machine_memory() -> tuple[int, int]:
         key, _, rest = line.partition(":")
         sizes[key] = int(rest.split()[0]) * 1024
     return sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemTotal"])
+
+
+def in_user_mode_linux() -> bool:
+    """Is this process's kernel itself a process, user-mode-linux?"""
+    try:
+        return "User Mode Linux" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False

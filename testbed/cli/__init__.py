@@ -17,6 +17,7 @@ COMMANDS = {
     "run": "testbed.cli.run:run",
     "plan": "testbed.cli.plan:plan",
     "simulate": "testbed.cli.simulate:simulate",
+    "rerun": "testbed.cli.rerun:rerun",
     "report": "testbed.cli.report:report",
     "show": "testbed.cli.show:show",
     "compare": "testbed.cli.compare:compare",

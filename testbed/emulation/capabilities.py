@@ -14,7 +14,7 @@ from testbed import uml
 from testbed.emulation import kernel_probes
 from testbed.emulation.kernel_probes import Found
 from testbed.errors import CapabilityError, unknown
-from testbed.processes import machine_memory
+from testbed.processes import in_user_mode_linux, machine_memory
 from testbed.units import size
 
 _KERNEL_FIELDS = (
@@ -137,7 +137,7 @@ def _torch() -> tuple[Found, str]:
 
 
 def _uml() -> Found:
-    if uml.inside():
+    if in_user_mode_linux():
         return Found(True, "this is it")
     found = uml.availability()
     return Found(found.available, found.lacking or f"{found.binary}, Linux {found.version}", found.remedy)

@@ -10,6 +10,15 @@ from typing import Any
 
 from testbed import units
 from testbed.errors import InputError, unknown
+from testbed.processes import in_user_mode_linux
+
+#: What is asked of user-mode-linux instead. It has one processor for all, and each of its system calls, page faults
+#: and wake-ups is a few switches between processes of the machine (docs/kernels.md).
+USER_MODE_LINUX = {
+    "rate_error_mean": 0.03, "rate_error_worst": 0.1, "rtt_error_s": 0.003, "rtt_p99_over_s": 0.01,
+    "jitter_error_s": 0.001, "buffer_error_s": 0.006, "gap_deviation_p99": 0.5, "window_deviation_p99": 0.3,
+    "neighbour_rtt_s": 0.006, "churn_late_s": 0.5, "sched_delay_s": 0.05, "overrun_time": 0.1, "overrun_count": 0.2,
+}
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,7 @@ class Thresholds:
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any] | None, where: str = "fidelity") -> Thresholds:
-        """The defaults with some replaced. Seconds may be written with a unit ('50 ms'), fractions as '5 %'.
+        """This kernel's defaults, some replaced. Seconds may be written with a unit ('50 ms'), fractions as '5 %'.
 
         Raises:
             InputError: an unknown name (the nearest is suggested) or a value that is no non-negative number.
@@ -79,7 +88,7 @@ class Thresholds:
             if name not in names:
                 raise unknown(where, "threshold", name, names)
             values[name] = _value(f"{where}.{name}", name, value)
-        return cls(**values)
+        return cls(**((USER_MODE_LINUX if in_user_mode_linux() else {}) | values))
 
 
 def _value(where: str, name: str, value: Any) -> float:

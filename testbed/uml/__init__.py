@@ -13,6 +13,6 @@ root in it. See docs/kernels.md.
 """
 
 from testbed.uml.kernel import Availability, availability
-from testbed.uml.session import inside, run
+from testbed.uml.session import run
 
-__all__ = ["Availability", "availability", "inside", "run"]
+__all__ = ["Availability", "availability", "run"]

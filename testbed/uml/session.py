@@ -22,11 +22,6 @@ _GUEST = Path(__file__).with_name("guest.py")
 _NOT_SHARED = ("/dev", "/proc", "/run", "/sys")
 
 
-def inside() -> bool:
-    """Is this process in a second kernel already?"""
-    return "User Mode Linux" in Path("/proc/cpuinfo").read_text()
-
-
 def run(argv: Sequence[str], memory_bytes: int | None = None) -> int:
     """Run a command as root of a second kernel, in this folder, with these streams; its exit code.
 
