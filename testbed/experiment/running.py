@@ -21,10 +21,11 @@ from testbed.emulation.engine import EmulationRun, ProgressLike, RunResult
 from testbed.emulation.network import NetworkSettings
 from testbed.emulation.shaping import CODEL_INTERVAL_S
 from testbed.experiment.cross_traffic import described
+from testbed.experiment.inputs import inputs
 from testbed.experiment.machine import capable, check_congestion_control
 from testbed.experiment.preflight import compare, preflight
 from testbed.experiment.setup import RunSetup, run_setup
-from testbed.experiment.simulating import simulate_once
+from testbed.experiment.simulating import simulate_once, simulation_manifest
 from testbed.measurement.run_folder import RunFolder, check_space, json_text
 from testbed.measurement.thresholds import Thresholds
 
@@ -112,11 +113,19 @@ def manifest(setup: RunSetup, caps: Capabilities, command: str) -> dict[str, Any
         "link_source": setup.network.link_source,
         "churn": [{"t": t, "device": d, "action": a} for t, d, a in setup.churn],
         "warnings": setup.warnings,
+        "inputs": inputs(setup.loaded),
         "versions": {"testbed": __version__, "python": platform.python_version(), **package_versions()},
         "kernel": platform.release(),
         "machine": {"cores": caps.cores, "memory_bytes": caps.memory_bytes},
         "capabilities": asdict(caps),
     }
+
+
+def manifest_now(setup: RunSetup) -> dict[str, Any]:
+    """What a run of it would write before its start, here and now. Raises CapabilityError."""
+    if setup.loaded.experiment.engine == "emulation":
+        return manifest(setup, capable(), "")
+    return simulation_manifest(setup, "")
 
 
 def package_versions() -> dict[str, str]:

@@ -20,6 +20,7 @@ from testbed.emulation.delay.base import PathDelay
 from testbed.emulation.engine import ProgressLike, RunResult
 from testbed.emulation.link_model import access_link, server_delay
 from testbed.emulation.signals import Interrupted, interruptible
+from testbed.experiment.inputs import inputs
 from testbed.experiment.setup import NetworkSetup, RunSetup
 from testbed.measurement.run_folder import RunFolder, check_space
 from testbed.runtime.registry import load_runner
@@ -81,7 +82,7 @@ def simulate_once(setup: RunSetup, out: Path, *, progress: AbstractContextManage
     check_space(folder.path)
     folder.write_experiment(yaml.safe_dump(setup.loaded.data, sort_keys=False, allow_unicode=True))
     folder.write_plan(setup.plan)
-    folder.write_manifest(**_manifest(setup, command))
+    folder.write_manifest(**simulation_manifest(setup, command))
     began = time.monotonic()
     result = RunResult("failed", "ended early")
     with progress as shown:
@@ -124,7 +125,7 @@ def _receiver(folder: RunFolder, progress: ProgressLike) -> Callable[[dict[str, 
     return receive
 
 
-def _manifest(setup: RunSetup, command: str) -> dict[str, Any]:
+def simulation_manifest(setup: RunSetup, command: str) -> dict[str, Any]:
     """What the manifest says before the start."""
     from testbed.experiment.running import package_versions
 
@@ -141,6 +142,7 @@ def _manifest(setup: RunSetup, command: str) -> dict[str, Any]:
         "probes_enabled": False,
         "link_source": setup.network.link_source,
         "churn": [{"t": t, "device": d, "action": a} for t, d, a in setup.churn],
+        "inputs": inputs(setup.loaded),
         "warnings": setup.warnings,
         "versions": {"testbed": __version__, "python": platform.python_version(), **package_versions()},
         "kernel": platform.release(),
