@@ -74,7 +74,7 @@ class Row:
 
 
 # field -> (name, what needs it, whether every run does, remedy)
-_KERNEL = "; or run in a virtual machine with its own kernel: vagrant up"
+_KERNEL = "; or in a kernel of its own: testbed --kernel uml …, or vagrant up"
 _ROWS: dict[str, tuple[str, str, bool, str]] = {
     "root": ("root", "emulation", True, "sudo testbed …" + _KERNEL),
     "network_namespaces": ("network namespaces", "hosts", True, "a kernel with CONFIG_NET_NS" + _KERNEL),
