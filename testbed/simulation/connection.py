@@ -14,24 +14,28 @@ if TYPE_CHECKING:
     from testbed.simulation.network import Network
 
 QUEUE_MESSAGES = 8  # waiting for one peer; more makes `send` wait (the transport's)
-_IDLE, _PAUSING, _FLOWING, _CUT, _CLOSED = range(5)
+_IDLE, _WAITING, _FLOWING, _CUT, _CLOSED = range(5)
 _MAX_DRAWS = 4  # packets of a message whose jitter is drawn; the slowest holds up the rest
 
 
 class Connection:
     """Messages to one incarnation of one peer, in order.
 
+    The pauses of slow start are added where a message ends, not while it flows, so that the flows of a thousand
+    messages that are sent at once begin and end together; the connection's next message waits for them.
+
     Args:
         deliver: called with each message's item when its last byte has arrived.
     """
 
     __slots__ = ("network", "source", "to", "flow", "deliver", "_queue", "_window", "_state", "_established", "_epoch",
-                 "_last_arrival_s", "_in_flight", "_room", "_head_left", "_cut_s", "_had_data")  # fmt: skip
+                 "_last_arrival_s", "_in_flight", "_room", "_head_left", "_cut_s", "_had_data", "_free_s", "_share",
+                 "delay_s", "rtt_s", "_sigma_s", "_loss")  # fmt: skip
 
     def __init__(self, network: Network, source: str, to: str, deliver: Callable[[Any], None]):
         self.network, self.source, self.to, self.deliver = network, source, to, deliver
         self.flow = Flow(network.path(source, to), self._served)
-        self._queue: deque[tuple[float, float, Any]] = deque()  # bytes on the wire, pause before them, item
+        self._queue: deque[tuple[float, Any]] = deque()  # bytes on the wire, item
         self._window = tcp.Window()
         self._state = _IDLE
         self._established = False
@@ -42,9 +46,19 @@ class Connection:
         self._head_left = 0.0  # of the first message, when it was cut off
         self._cut_s = 0.0
         self._had_data = False  # when it was cut
+        self._free_s = 0.0  # when the pauses of the message before are over
+        self._share = 0.0  # bytes/s that it counted on
         self.path_changed()
         if network.is_cut(source, to):
             self.cut()
+
+    def path_changed(self) -> None:
+        """Delay, jitter or loss of the path may be others than they were."""
+        n, source, to = self.network, self.source, self.to
+        self.delay_s, self.rtt_s = n.delay_s(source, to), n.rtt_s(source, to)
+        self._sigma_s, self._loss = n.sigma_s(source, to), n.loss(source, to)
+        limit = min(tcp.lossy_rate(self._loss, self.rtt_s), tcp.MAX_WINDOW / max(self.rtt_s, 1e-4))
+        n.fluid.set_limit(self.flow, limit)
 
     @property
     def full(self) -> bool:
@@ -52,15 +66,14 @@ class Connection:
 
     def send(self, nbytes: float, item: Any) -> None:
         """Queue a message. Call when not `full`, or after `room`."""
-        wire = tcp.wire_bytes(nbytes)
-        if self._state == _FLOWING:
-            rtt = self.network.rtt_s(self.source, self.to)
-            self._queue.append((wire, self._window.extend(wire, self.network.share(self), rtt), item))
-            return
-        self._queue.append((wire, 0.0, item))
+        self._queue.append((tcp.wire_bytes(nbytes), item))
         if self._state == _IDLE:
-            self._state = _PAUSING
-            self.network.begins(self)
+            loop = self.network.loop
+            self._state = _WAITING
+            if self._free_s > loop.now:
+                loop.at(self._free_s, self._freed, self._epoch)
+            else:
+                self.network.begins(self)
 
     async def room(self) -> bool:
         """Wait for one's turn to send; False when the connection was closed meanwhile."""
@@ -75,29 +88,81 @@ class Connection:
                 self._offer()
             raise
 
+    # -- flowing -------------------------------------------------------------------------
+
     def begin(self, share: float) -> None:
-        """The network knows what the connection can count on [bytes/s]."""
-        if self._state != _PAUSING or not self._queue:
+        """The instant's end: the network knows what the connection can count on [bytes/s]."""
+        if self._state != _WAITING or not self._queue:
             return
-        loop = self.network.loop
-        rtt = self.network.rtt_s(self.source, self.to)
-        nbytes = sum(wire for wire, _, _ in self._queue)
-        if share <= 0:  # a dead link: begin anyway, the fluid network stalls it
-            share = 1.0
-        pause = self._window.begin(nbytes, share, rtt, loop.now)
+        self._share = max(share, 1.0)  # of a dead link: begin anyway, the fluid network stalls it
+        self._window.begin(self.rtt_s, self.network.loop.now)
+        self._state = _FLOWING
+        self.network.fluid.start(self.flow, self._queue[0][0])
+
+    def _freed(self, epoch: int) -> None:
+        if epoch == self._epoch and self._state == _WAITING:
+            self.network.begins(self)
+
+    def _served(self) -> float:
+        """The first message's last byte has left the last bottleneck, pauses apart."""
+        network = self.network
+        now = network.loop.now
+        wire, item = self._queue.popleft()
+        pause = self._window.pause(wire, self._share, self.rtt_s)
         if not self._established:
             self._established = True
-            pause += tcp.HANDSHAKE_RTTS * rtt
-        if pause > 0:
-            loop.at(loop.now + pause, self._begin_flow, self._epoch)
+            pause += tcp.HANDSHAKE_RTTS * self.rtt_s
+        self._free_s = now + pause
+        self._arrives(item, self._free_s, wire)
+        if self._room:
+            self._offer()
+        if self._queue and pause <= 0:
+            return self._queue[0][0]
+        if self._queue:
+            self._state = _WAITING
+            network.loop.at(self._free_s, self._freed, self._epoch)
         else:
-            self._begin_flow(self._epoch)
+            self._state = _IDLE
+        self._window.end(self._share, self.rtt_s, network.buffer_s, self._free_s)
+        return 0.0
 
-    def path_changed(self) -> None:
-        """Loss or delay are other than they were."""
-        rtt = self.network.rtt_s(self.source, self.to)
-        limit = min(tcp.lossy_rate(self.network.loss(self.source, self.to), rtt), tcp.MAX_WINDOW / max(rtt, 1e-4))
-        self.network.fluid.set_limit(self.flow, limit)
+    def _offer(self) -> None:
+        while self._room and len(self._queue) <= QUEUE_MESSAGES:
+            future = self._room.popleft()
+            if not future.done():
+                future.set_result(True)
+                return
+
+    def _arrives(self, item: Any, left_s: float, wire: float) -> None:
+        """Its last byte leaves the last bottleneck at `left_s`."""
+        at = left_s + self.delay_s
+        if self._sigma_s > 0 or self._loss > 0:
+            at = max(left_s, at + self._late_s(max(1, int(wire / tcp.MSS))))
+        self._last_arrival_s = at = max(at, self._last_arrival_s)
+        self._in_flight.append(item)
+        self.network.loop.at(at, self._arrived, self._epoch)
+
+    def _late_s(self, packets: int) -> float:
+        """Jitter and repairs of a message's last packets, of which no later ones show the loss.
+
+        A lost tail is sent again after two round trips (RFC 8985, section 7.2), a lone packet after the
+        receiver's delayed acknowledgement, too; a loss just before the tail costs one round trip.
+        """
+        draw = self.network.random
+        late = 0.0
+        if self._sigma_s > 0:
+            late = max(draw.gauss(0.0, self._sigma_s) for _ in range(min(packets, _MAX_DRAWS)))
+        if self._loss > 0:
+            before = min(packets - 1, 9)
+            if draw.random() < self._loss:
+                late += 2 * self.rtt_s + (tcp.MIN_RTO_S if packets == 1 else 0.0)
+            elif before and draw.random() < 1 - (1 - self._loss) ** before:
+                late += self.rtt_s
+        return late
+
+    def _arrived(self, epoch: int) -> None:
+        if epoch == self._epoch:
+            self.deliver(self._in_flight.popleft())
 
     # -- outages -------------------------------------------------------------------------
 
@@ -114,11 +179,10 @@ class Connection:
         """The link is back, at both ends if the other one was cut, too."""
         if self._state != _CUT or self.network.is_cut(self.source, self.to):
             return
-        loop = self.network.loop
-        at = loop.now
+        at = self.network.loop.now
         if self._had_data:
-            at = tcp.outage_end_s(self._cut_s, loop.now, self.network.rtt_s(self.source, self.to))
-        loop.at(at, self._resume, self._epoch)
+            at = tcp.outage_end_s(self._cut_s, at, self.rtt_s)
+        self.network.loop.at(at, self._resume, self._epoch)
 
     def _resume(self, epoch: int) -> None:
         if epoch != self._epoch or self._state != _CUT:
@@ -126,15 +190,15 @@ class Connection:
         now = self.network.loop.now
         held, self._in_flight = self._in_flight, deque()
         for item in held:
-            self._arrives(item, 0.0)
+            self._arrives(item, now, 0.0)
         if self._head_left > 0 and self._queue:
-            self._queue[0] = (self._head_left, 0.0, self._queue[0][2])
+            self._queue[0] = (self._head_left, self._queue[0][1])
         self._head_left = 0.0
         self._window = tcp.Window()
-        self._window.idle_since_s = now
+        self._free_s = now
         self._state = _IDLE
         if self._queue:
-            self._state = _PAUSING
+            self._state = _WAITING
             self.network.begins(self)
 
     def close(self) -> None:
@@ -152,69 +216,3 @@ class Connection:
             future = self._room.popleft()
             if not future.done():
                 future.set_result(False)
-
-    # -- flowing -------------------------------------------------------------------------
-
-    def _begin_flow(self, epoch: int) -> None:
-        if epoch != self._epoch or self._state != _PAUSING or not self._queue:
-            return
-        self._state = _FLOWING
-        self.network.fluid.start(self.flow, self._queue[0][0])
-
-    def _served(self) -> float:
-        """The first message's last byte has left the last bottleneck."""
-        wire, _, item = self._queue.popleft()
-        self._arrives(item, wire)
-        if self._room:
-            self._offer()
-        if self._queue:
-            wire, pause, _ = self._queue[0]
-            if pause <= 0:
-                return wire
-            self._state = _PAUSING
-            loop = self.network.loop
-            loop.at(loop.now + pause, self._begin_flow, self._epoch)
-            return 0.0
-        network = self.network
-        self._window.end(network.share(self), network.rtt_s(self.source, self.to), network.buffer_s, network.loop.now)
-        self._state = _IDLE
-        return 0.0
-
-    def _offer(self) -> None:
-        while self._room and len(self._queue) <= QUEUE_MESSAGES:
-            future = self._room.popleft()
-            if not future.done():
-                future.set_result(True)
-                return
-
-    def _arrives(self, item: Any, wire: float) -> None:
-        network, loop = self.network, self.network.loop
-        delay = network.delay_s(self.source, self.to)
-        sigma = network.sigma_s(self.source, self.to)
-        packets = max(1, int(wire / tcp.MSS))
-        if sigma > 0:
-            draws = [network.random.gauss(0.0, sigma) for _ in range(min(packets, _MAX_DRAWS))]
-            delay = max(0.0, delay + max(draws))
-        loss = network.loss(self.source, self.to)
-        if loss > 0 and wire > 0:
-            delay += self._repair_s(loss, packets)
-        self._last_arrival_s = at = max(loop.now + delay, self._last_arrival_s)
-        self._in_flight.append(item)
-        loop.at(at, self._arrived, self._epoch)
-
-    def _repair_s(self, loss: float, packets: int) -> float:
-        """What losses among a message's last packets delay its end: no later ones follow that would show them.
-
-        A lost tail is sent again after two round trips (RFC 8985, section 7.2), a lone packet after the
-        receiver's delayed acknowledgement, too; a loss just before the tail costs one round trip.
-        """
-        network = self.network
-        rtt = network.rtt_s(self.source, self.to)
-        if network.random.random() < loss:
-            return 2 * rtt + (tcp.MIN_RTO_S if packets == 1 else 0.0)
-        before = min(packets - 1, 9)
-        return rtt if before and network.random.random() < 1 - (1 - loss) ** before else 0.0
-
-    def _arrived(self, epoch: int) -> None:
-        if epoch == self._epoch:
-            self.deliver(self._in_flight.popleft())

@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 from testbed.cluster import LinkState
 from testbed.cluster.model import SERVER
 from testbed.errors import TestbedError
-from testbed.runtime import Message, PeerLost, Plan, Runner
+from testbed.runtime import Message, PeerLost, Plan, Runner, wire
 from testbed.runtime.failure_detector import DetectorSettings
 from testbed.runtime.virtual_time import Stopped, VirtualLoop
 from testbed.simulation.lives import Lives
@@ -89,6 +91,7 @@ class Simulation:
         self._time_limit_s = time_limit_s
         self._on_event = on_event
         self._details_left = float("inf") if details is None else details
+        self.detailed = self._details_left > 0
         self._traffic = Traffic(self)
         self._failure: asyncio.Future = self.loop.create_future()
         self._stack = ""
@@ -101,7 +104,7 @@ class Simulation:
         self._check_memory()
         self.loop.settle = self.network.settle
         self.loop.on_idle = self._idle
-        with torch.device("meta" if self.tensors == "meta" else "cpu"):
+        with torch.device("meta" if self.tensors == "meta" else "cpu"), _rare_garbage_collection():
             try:
                 self.loop.run_until_complete(self._main())
                 outcome = Outcome("complete")
@@ -206,22 +209,25 @@ class Simulation:
         if index + 1 < len(self._churn):
             self.loop.at(self._churn[index + 1][0], self._toggle, index + 1)
 
-    def arrived(self, to: str, item: tuple[Message, int, int]) -> None:
+    def arrived(self, to: str, item: tuple[Message, int, int, list[int]]) -> None:
         """A message's last byte is at the receiver's link."""
-        message, to_generation, view = item
         node = self.lives.node(to)
         if node is None or node.process.dead:
             return
         try:
-            node.receive(message, to_generation, view)
+            node.receive(*item)
         except TestbedError as error:
             self.fail(to, error)
 
-    def copies(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What the receiver gets: the sender may change its own meanwhile."""
-        if self.tensors == "meta":
-            return [t.detach() for t in tensors]  # without data nothing can change but what hangs on the object
-        return [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
+    def copies(self, tensors: Sequence[torch.Tensor]) -> tuple[list, list[torch.Tensor], list[int]]:
+        """(described, what the receiver gets, bytes of each): the sender may change its own tensors meanwhile."""
+        with torch._C.DisableTorchFunction():  # the default device's hook would cost a microsecond a call
+            described = wire.describe(tensors)
+            if self.tensors == "meta":
+                copies = [t.detach() for t in tensors]  # without data nothing can change but what hangs on the object
+            else:
+                copies = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
+            return described, copies, [t.nbytes for t in copies]
 
     def run_part(self, node: SimulatedNode, part: Any) -> asyncio.Task:
         """Start a node's coroutine; its errors end the run, but for the loss of its own lease."""
@@ -248,9 +254,24 @@ class Simulation:
 
     def detail(self, event: str, node: str, /, **fields: Any) -> None:
         """An event of which there may be millions."""
-        if self._details_left > 0:
+        if self.detailed:
             self._details_left -= 1
             self.record(event, node, **fields)
             if self._details_left <= 0:
+                self.detailed = False
                 self.record("warning", text=f"from {self.loop.now:.3f} s on, messages and computations are only in the "
                                             "totals (simulation.details in the experiment)")
+
+
+@contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+    """Thousands of nodes live until the end: looking through them every few thousand allocations costs more than
+    all the rest."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

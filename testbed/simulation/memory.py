@@ -15,6 +15,17 @@ class OutOfMemory(TestbedError):
     """A device needed more than its memory."""
 
 
+class _Reference(weakref.ref):
+    """To a tensor that is accounted for."""
+
+    __slots__ = ("meter", "key", "nbytes")
+
+
+def _gone(reference: _Reference) -> None:
+    del reference.meter._alive[reference.key]
+    reference.meter.used_bytes -= reference.nbytes
+
+
 class MemoryMeter:
     """Bytes of the tensors that came to a node in messages or out of its computations, for as long as they live.
 
@@ -28,19 +39,15 @@ class MemoryMeter:
     def __init__(self, name: str, limit_bytes: float):
         self.name, self.limit_bytes = name, limit_bytes
         self.used_bytes = self.peak_bytes = 0
-        self._alive: dict[int, tuple[weakref.ref, int]] = {}
+        self._alive: dict[int, _Reference] = {}
 
-    def take(self, tensor: torch.Tensor) -> None:
+    def take(self, tensor: torch.Tensor, nbytes: int) -> None:
         """Account for a tensor until it is garbage. Raises OutOfMemory."""
-        key, nbytes = id(tensor), tensor.nbytes
+        key = id(tensor)
         if nbytes == 0 or key in self._alive:
             return
-
-        def gone(_: weakref.ref) -> None:
-            del self._alive[key]
-            self.used_bytes -= nbytes
-
-        self._alive[key] = weakref.ref(tensor, gone), nbytes
+        reference = self._alive[key] = _Reference(tensor, _gone)
+        reference.meter, reference.key, reference.nbytes = self, key, nbytes
         self.used_bytes += nbytes
         if self.used_bytes > self.peak_bytes:
             self.peak_bytes = self.used_bytes
@@ -55,7 +62,9 @@ class MemoryMeter:
     def take_result(self, result: Any) -> None:
         """Account for the tensors in a computation's result: itself, or in lists, tuples and dicts."""
         if isinstance(result, torch.Tensor):
-            self.take(result)
+            with torch._C.DisableTorchFunction():
+                nbytes = result.nbytes
+            self.take(result, nbytes)
         elif isinstance(result, (list, tuple)):
             for item in result:
                 self.take_result(item)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from testbed.cluster import Link as AccessLink
 from testbed.cluster import SharedLink
-from testbed.cluster.model import SERVER
 from testbed.runtime.virtual_time import VirtualLoop
 from testbed.simulation.connection import Connection
 from testbed.simulation.fluid import FluidNetwork, Link
@@ -76,9 +75,9 @@ class Network:
             for member in s.members:
                 port = self.ports[member]
                 port.shared_up, port.shared_down, port.shared_delay_s = up, down, s.delay_s
+        self._connections: dict[str, dict[Connection, None]] = {name: {} for name in ports}
         for name, settings in ports.items():
             self.set_port(name, settings)
-        self._connections: dict[str, dict[Connection, None]] = {name: {} for name in ports}
         self._starting: list[Connection] = []
 
     # -- links -------------------------------------------------------------------------
@@ -87,13 +86,11 @@ class Network:
         """Change a node's link in place."""
         port = self.ports[name]
         port.up_delay_s, port.down_delay_s, port.sigma_s = s.up_delay_s, s.down_delay_s, s.sigma_s
-        lossy = (port.up_loss, port.down_loss) != (s.up_loss, s.down_loss)
         port.up_loss, port.down_loss = s.up_loss, s.down_loss
         self.fluid.set_rate(port.up, s.up_bps / 8)
         self.fluid.set_rate(port.down, s.down_bps / 8)
-        if lossy and hasattr(self, "_connections"):
-            for connection in self._connections[name]:
-                connection.path_changed()
+        for connection in self._connections[name]:
+            connection.path_changed()
 
     def cut(self, name: str) -> None:
         """Nothing crosses the node's link from now on."""
@@ -158,20 +155,12 @@ class Network:
             coming: dict[Link, int] = {}
             for connection in starting:
                 for link in connection.flow.path:
-                    coming[link] = coming.get(link, 0) + 1
+                    coming[link] = coming.get(link, len(link.flows)) + 1
             for connection in starting:
-                share = min(link.rate / (len(link.flows) + coming[link]) for link in connection.flow.path)
-                connection.begin(min(share, connection.flow.limit))
+                share = connection.flow.limit
+                for link in connection.flow.path:
+                    part = link.rate / coming[link]
+                    if part < share:
+                        share = part
+                connection.begin(share)
         self.fluid.settle()
-
-    def share(self, connection: Connection) -> float:
-        """Bytes/s that an active connection may count on."""
-        flow = connection.flow
-        rate = self.fluid.rate(flow)
-        return rate if rate > 0 else min(min(x.rate / max(1, len(x.flows)) for x in flow.path), flow.limit)
-
-    def server_paths(self) -> dict[str, tuple[float, float]]:
-        """One-way delays of each node to the server and back [s]."""
-        return {n: (self.delay_s(n, SERVER), self.delay_s(SERVER, n)) for n in self.ports if n != SERVER}
-
-

@@ -126,14 +126,11 @@ class SimulatedNode:
         to_generation = self.membership.generation_of(to) or 1
         key = (to, to_generation)
         sequence = self._sequence[key] = self._sequence.get(key, -1) + 1
+        described, copies, sizes = self._engine.copies(tensors) if tensors else ([], [], [])
         head = wire.encode_header(wire.Header(
-            self.name, self.generation, to_generation, self.membership.version, sequence, tag, start,
-            wire.describe(tensors), meta,
+            self.name, self.generation, to_generation, self.membership.version, sequence, tag, start, described, meta,
         ))  # fmt: skip
-        copies = self._engine.copies(tensors)
-        nbytes = len(head)
-        for t in copies:
-            nbytes += t.nbytes
+        nbytes = len(head) + sum(sizes)
         if meta:  # as the receiver would read it
             meta = wire.decode_header(head).meta
         message = Message(self.name, tag, copies, meta, self.generation, nbytes, start)
@@ -142,10 +139,11 @@ class SimulatedNode:
             if not await connection.room():
                 raise PeerLost(to)
             self._gate()
-        item = (message, to_generation, self.membership.version)
+        item = (message, to_generation, self.membership.version, sizes)
         connection.send(nbytes + _ENVELOPE_BYTES + _FRAME_BYTES * (1 + len(copies)), item)
-        self.totals.sent(to, nbytes)
-        self._engine.detail("send", self.name, start=start, end=self._loop.now, peer=to, tag=tag, bytes=nbytes)
+        self.totals.sent(nbytes)
+        if self._engine.detailed:
+            self._engine.detail("send", self.name, start=start, end=self._loop.now, peer=to, tag=tag, bytes=nbytes)
 
     async def recv(self, source: str | None, tag: str) -> Message:
         if self.process.dead:
@@ -161,7 +159,8 @@ class SimulatedNode:
         finally:
             if not self.process.dead and self._loop.now > start:
                 self.totals.wait_s += self._loop.now - start
-                self._engine.detail("wait", self.name, start=start, end=self._loop.now, peer=peer, tag=tag)
+                if self._engine.detailed:
+                    self._engine.detail("wait", self.name, start=start, end=self._loop.now, peer=peer, tag=tag)
 
     async def compute(self, fn: Callable[..., Any], *args: Any, flops: float, label: str = "compute") -> Any:
         if flops < 0:
@@ -175,7 +174,8 @@ class SimulatedNode:
         except BaseException:
             process.release()
             raise
-        process.memory.take_result(result)
+        if result is not None:
+            process.memory.take_result(result)
         seconds = flops / self.device.flops
         if seconds > 0:
             done = loop.create_future()
@@ -184,7 +184,8 @@ class SimulatedNode:
         else:
             process.release()
         self.totals.computed(flops, loop.now - start)
-        self._engine.detail("compute", self.name, start=start, end=loop.now, label=label, flops=flops, overrun=0.0)
+        if self._engine.detailed:
+            self._engine.detail("compute", self.name, start=start, end=loop.now, label=label, flops=flops, overrun=0.0)
         return result
 
     def _computed(self, done: asyncio.Future) -> None:
@@ -211,11 +212,11 @@ class SimulatedNode:
 
     # What follows is for the engine, not for runners.
 
-    def receive(self, message: Message, to_generation: int, view: int) -> None:
+    def receive(self, message: Message, to_generation: int, view: int, sizes: Sequence[int]) -> None:
         message.received_s = self._loop.now
-        self.totals.received(message.source, message.bytes)
-        for tensor in message.tensors:
-            self.process.memory.take(tensor)
-        if self.mailbox.deliver(message, to_generation=to_generation, view=view):
+        self.totals.received(message.bytes)
+        for tensor, nbytes in zip(message.tensors, sizes):
+            self.process.memory.take(tensor, nbytes)
+        if self.mailbox.deliver(message, to_generation=to_generation, view=view) and self._engine.detailed:
             self._engine.detail("transfer", self.name, start=message.sent_s, end=message.received_s,
                                 peer=message.source, tag=message.tag, bytes=message.bytes)

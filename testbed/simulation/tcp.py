@@ -10,7 +10,7 @@ bytes is later than S / r by the pauses of its first k rounds,
     pause(S) = k R - w (2^k - 1) / r,    k = the rounds that end before the burst does and before w 2^k >= r R
 
 (Cardwell, Savage, Anderson: Modeling TCP latency, INFOCOM 2000, equations 5 to 15, with growth factor 2, as Linux
-counts bytes). The pause is taken before the bytes flow, which gives the same end at the same rate.
+counts bytes). The fluid network knows nothing of them; they are added where the bytes end.
 """
 
 from __future__ import annotations
@@ -51,41 +51,36 @@ def lossy_rate(loss: float, rtt_s: float) -> float:
 
 
 class Window:
-    """The congestion window of one direction of a connection, in bytes."""
+    """The congestion window of one direction of a connection, in bytes, over its bursts."""
 
-    __slots__ = ("size", "idle_since_s", "burst_start_s", "burst_window", "burst_bytes", "burst_rounds")
+    __slots__ = ("size", "idle_since_s", "_start", "_bytes", "_rounds")
 
     def __init__(self) -> None:
         self.size = float(INITIAL_WINDOW)
         self.idle_since_s: float | None = None
-        self.burst_start_s = 0.0
-        self.burst_window = self.size
-        self.burst_bytes = 0.0
-        self.burst_rounds = 0
+        self._start = self.size  # of the burst under way
+        self._bytes = 0.0
+        self._rounds = 0
 
-    def begin(self, nbytes: float, share: float, rtt_s: float, now_s: float) -> float:
-        """The connection was idle and now has `nbytes` to send, at `share` bytes/s: how long it pauses [s]."""
-        if self.idle_since_s is not None and self.size > INITIAL_WINDOW:  # RFC 2861 as in tcp_cwnd_restart
-            timeout = retransmission_timeout_s(rtt_s)
-            halvings = int((now_s - self.idle_since_s) / timeout)
+    def begin(self, rtt_s: float, now_s: float) -> None:
+        """The connection was idle and has something to send: RFC 2861, as in Linux's tcp_cwnd_restart."""
+        if self.idle_since_s is not None and self.size > INITIAL_WINDOW:
+            halvings = int((now_s - self.idle_since_s) / retransmission_timeout_s(rtt_s))
             if halvings > 0:
                 self.size = max(float(INITIAL_WINDOW), self.size / 2.0 ** min(halvings, 30))
-        self.burst_start_s, self.burst_window = now_s, self.size
-        self.burst_bytes = 0.0
-        self.burst_rounds = 0
-        return self.extend(nbytes, share, rtt_s)
+        self._start, self._bytes, self._rounds = self.size, 0.0, 0
 
-    def extend(self, nbytes: float, share: float, rtt_s: float) -> float:
-        """`nbytes` more follow without a gap: how much longer it pauses [s]."""
-        self.burst_bytes += nbytes
-        w, before = self.burst_window, self.burst_rounds
-        full = share * rtt_s
-        rounds = before
-        while w * 2.0**rounds < full and w * (2.0 ** (rounds + 1) - 1) < self.burst_bytes:
+    def pause(self, nbytes: float, share: float, rtt_s: float) -> float:
+        """How long the burst pauses for acknowledgements in its next `nbytes`, at `share` bytes/s [s]."""
+        self._bytes += nbytes
+        w, before = self._start, self._rounds
+        if w * 2.0**before >= share * rtt_s or w * (2.0 ** (before + 1) - 1) >= self._bytes:
+            return 0.0
+        rounds, full = before, share * rtt_s
+        while w * 2.0**rounds < full and w * (2.0 ** (rounds + 1) - 1) < self._bytes:
             rounds += 1
-        self.burst_rounds = rounds
-        pause = (rounds - before) * rtt_s - w * (2.0**rounds - 2.0**before) / share if rounds > before else 0.0
-        return max(0.0, pause)
+        self._rounds = rounds
+        return max(0.0, (rounds - before) * rtt_s - w * (2.0**rounds - 2.0**before) / share)
 
     def end(self, share: float, rtt_s: float, buffer_s: float, now_s: float) -> None:
         """The burst is over: what it left of the window.
@@ -93,10 +88,9 @@ class Window:
         It has grown by what was acknowledged while it was more than half used (tcp_is_cwnd_limited). On a full
         path it ends in a loss at the latest when the bottleneck's buffer is full, and cubic keeps 0.7 of it.
         """
-        if 2 * self.burst_bytes > self.size:
-            self.size += self.burst_bytes
-        most = CUBIC_BETA * share * (rtt_s + buffer_s)
-        self.size = max(float(INITIAL_WINDOW), min(self.size, max(most, self.burst_window), MAX_WINDOW))
+        if 2 * self._bytes > self.size:
+            most = max(CUBIC_BETA * share * (rtt_s + buffer_s), self._start)
+            self.size = max(float(INITIAL_WINDOW), min(self.size + self._bytes, most, MAX_WINDOW))
         self.idle_since_s = now_s
 
 
