@@ -70,37 +70,54 @@ class BlockCosts:
         short, long = _largest(self.p, self.q, self.budgets(seconds), rows, columns)
         return short * long
 
-    def areas(self, seconds: float, rows: int, columns: int) -> np.ndarray:
-        """An upper bound of the area that a device can compute in that time, in one block or many.
+    def area_bounds(self, rows: int, columns: int) -> Callable[[float], np.ndarray]:
+        """A function of time [s]: an upper bound of the area that each device can compute, in one block or many.
 
         A block has least cost an element when it is as large as it can be (P (r + c) / (r c) + Q falls as it
         grows), so time beyond one block of the largest size is worth at most that block's cost an element.
         """
         short, long = self.largest_block(rows, columns)
         held = (short >= 1) & (long >= 1)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        largest = np.where(held, short * long, np.inf)
+        with np.errstate(divide="ignore"):
             each = self.p[:-1] * (1 / short + 1 / long) + self.q[:-1]
-            many = np.maximum(((seconds - self.delay_s) / each).min(axis=0), 0.0)
-        one = self.block_areas(seconds, rows, columns)
-        return np.where(held, np.where(one >= short * long * (1 - 1e-12), many, one), 0.0)
+        full_s = self.delay_s + (each * largest).max(axis=0)
 
-    def area_time_s(self, area: float, rows: int, columns: int) -> tuple[float, float] | None:
+        def areas(seconds: float) -> np.ndarray:
+            one = self.block_areas(seconds, rows, columns)
+            late = seconds >= full_s
+            if late.any():
+                one = np.where(late, ((seconds - self.delay_s) / each).min(axis=0), one)
+            return np.where(held, one, 0.0)
+
+        return areas
+
+    def areas(self, seconds: float, rows: int, columns: int) -> np.ndarray:
+        """`area_bounds` for one time."""
+        return self.area_bounds(rows, columns)(seconds)
+
+    def area_time_s(self, area: float, rows: int, columns: int, precision: float) -> tuple[float, float] | None:
         """Times (too short, long enough) in which the devices' largest areas add up to that area; None: never."""
         held = self.largest_block(rows, columns)[0] >= 1
         if not held.any():
             return None
         guess = area / (1 / (self.q[0, held] + 1e-30)).sum() + self.delay_s[held].min()
-        return least_time(lambda t: float(self.areas(t, rows, columns).sum()), area * (1 - 1e-9), guess, 1e-5)
+        areas = self.area_bounds(rows, columns)
+        return least_time(lambda t: float(areas(t).sum()), area * (1 - 1e-9), guess, precision)
 
 
 def _largest(p, q, budgets, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """Of given area the square has the least half-perimeter; where a square is too wide, the matrix's short side."""
-    side_short, side_long = float(min(rows, columns)), float(max(rows, columns))
+    most_short, most_long = float(min(rows, columns)), float(max(rows, columns))
     budgets = np.maximum(budgets, 0.0)
-    square = (budgets / (p + np.sqrt(p * p + q * budgets))).min(axis=0)  # 2 P s + Q s² = budget, without cancellation
-    long = np.clip(((budgets - p * side_short) / (p + q * side_short)).min(axis=0), 0.0, side_long)
-    fits = square <= side_short
-    return np.where(fits, square, side_short), np.where(fits, square, np.maximum(long, side_short * (long > 0)))
+    short = (budgets / (p + np.sqrt(p * p + q * budgets))).min(axis=0)  # 2 P s + Q s² = budget, without cancellation
+    long = short
+    wide = short > most_short
+    if wide.any():
+        flat = ((budgets - p * most_short) / (p + q * most_short)).min(axis=0)
+        long = np.where(wide, np.minimum(np.maximum(flat, most_short), most_long), short)
+        short = np.where(wide, most_short, short)
+    return short, long
 
 
 def fair_rates(rates: np.ndarray, capacity: float) -> np.ndarray:
@@ -117,7 +134,7 @@ def least_time(amount: Callable[[float], float], target: float, guess: float,
                precision: float = 1e-6) -> tuple[float, float] | None:
     """Times (too short, long enough), that close, between which a growing `amount` reaches the target.
 
-    None when it never does. Both are 0 when no time is needed.
+    None when it never does; the first is 0 when 1e-18 s are long enough.
     """
     high = max(guess, 1e-12)
     low, f_low, f_high = 0.0, 0.0, amount(high)
@@ -129,7 +146,7 @@ def least_time(amount: Callable[[float], float], target: float, guess: float,
     while low == 0.0:
         lower = high / 4
         if lower < 1e-18:
-            return 0.0, 0.0
+            return 0.0, high
         f_lower = amount(lower)
         if f_lower < target:
             low, f_low = lower, f_lower

@@ -7,6 +7,7 @@ team of devices when there are fewer products than devices. Whatever fits is tim
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -73,7 +74,7 @@ def time_s(pool: Pool, tiles: Tiles, k: int, element_bytes: int) -> float:
 def _start(costs: BlockCosts, pieces: Sequence[Piece]) -> float | None:
     """A lower bound of the time for pieces; None when no device can hold a row and a column."""
     rows, columns = max(p.rows for p in pieces), max(p.columns for p in pieces)
-    found = costs.area_time_s(float(sum(p.area for p in pieces)), rows, columns)
+    found = costs.area_time_s(float(sum(p.area for p in pieces)), rows, columns, 1e-3)
     return None if found is None else found[0]
 
 
@@ -148,15 +149,14 @@ def _layouts(costs: BlockCosts, pieces: Sequence[Piece], start: float) -> Iterat
     products = sum(p.batch for p in pieces)
     precision = 2e-4 if len(costs) <= FEW else 2e-3
     if products == 1:
-        one = pieces[0]
-        found = list(_strips(costs, one, start, precision))
-        yield from found
-        for panels in _panels(costs, one, start, always=not found):
-            yield from _ranges(costs, panels, start, precision)
-        return
-    yield from _ranges(costs, pieces, start, precision)
-    if products <= min(len(costs), 2000):
-        yield from _teams(costs, pieces, start, precision)
+        found = list(_strips(costs, pieces[0], start, precision))
+    else:
+        found = list(_ranges(costs, pieces, start, precision))
+        if products <= min(len(costs), 2000):
+            found += _teams(costs, pieces, start, precision)
+    yield from found
+    for panels in _panels(costs, pieces, start, always=not found):
+        yield from _ranges(costs, panels, start, precision)
 
 
 def _placed(tiles: Tiles, piece: Piece) -> Tiles:
@@ -185,26 +185,31 @@ def _ranges(costs: BlockCosts, pieces: Sequence[Piece], start: float, precision:
             yield tiles.turned() if turned else tiles
 
 
-def _panels(costs: BlockCosts, piece: Piece, start: float, always: bool) -> Iterator[list[Piece]]:
-    """A product whose blocks memory keeps small, as panels that devices take rows of, again and again."""
-    short, long = costs.largest_block(piece.rows, piece.columns)
+def _panels(costs: BlockCosts, pieces: Sequence[Piece], start: float, always: bool) -> Iterator[list[Piece]]:
+    """Products whose blocks memory keeps small, as panels that devices take rows of, again and again.
+
+    always: even if memory seems to limit nobody.
+    """
+    rows, columns = max(p.rows for p in pieces), max(p.columns for p in pieces)
+    short, long = costs.largest_block(rows, columns)
     held = (short >= 1) & (long >= 1)
-    if not held.any():
-        return
-    free = costs.areas(start, piece.rows, piece.columns)
-    limited = held & (free > short * long * (1 + 1e-6))
-    if not limited.any() and not always:
+    free = costs.areas(start, rows, columns)
+    limited = held & (free > short * long * (1 + 1e-6)) if len(pieces) == pieces[0].batch == 1 else ~held
+    if not held.any() or not (limited.any() or always):
         return
     order = np.argsort(short[held])
     weight = np.cumsum(free[held][order])
     quantiles = np.searchsorted(weight, weight[-1] * np.array([0.0, 0.1, 0.3, 0.5, 0.8]))
-    widths = {int(w) for w in short[held][order][quantiles]}
-    for width in sorted(widths):
-        width = max(1, min(width, piece.columns))
-        if piece.area / (width * max(long[held].max(), 1)) > MOST_BLOCKS:
+    area = sum(p.area for p in pieces)
+    for width in sorted({max(1, int(w)) for w in short[held][order][quantiles]}):
+        if area / (width * max(long[held].max(), 1)) > MOST_BLOCKS:
             continue
-        edges = np.linspace(piece.col0, piece.col0 + piece.columns, -(-piece.columns // width) + 1).round().astype(int)
-        yield [Piece(piece.rows, int(b - a), 1, piece.row0, int(a), piece.batch0) for a, b in zip(edges, edges[1:])]
+        panels = []
+        for p in pieces:
+            count = -(-p.columns // width)
+            edges = [p.columns * i // count for i in range(count + 1)]
+            panels += [replace(p, columns=b - a, col0=p.col0 + a) for a, b in zip(edges, edges[1:])]
+        yield panels
 
 
 def _teams(costs: BlockCosts, pieces: Sequence[Piece], start: float, precision: float) -> Iterator[Tiles]:

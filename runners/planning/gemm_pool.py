@@ -135,15 +135,17 @@ class Pool:
             return float("inf")
         costs = self.costs(k, element_bytes, np.arange(len(self)), alone=True)
         area = float(batch) * m * n
-        start = costs.area_time_s(area, m, n)
+        start = costs.area_time_s(area, m, n, 1e-4)
         if start is None:
             return float("inf")
+
+        areas_in = costs.area_bounds(m, n)
 
         def sent_in_time(seconds: float) -> float:
             if batch > 1:
                 operands = batch * (m + n)
             else:
-                areas = -np.sort(-np.minimum(costs.areas(seconds, m, n), area))
+                areas = -np.sort(-np.minimum(areas_in(seconds), area))
                 last = int(np.argmax(np.cumsum(areas) >= area * (1 - 1e-9)))
                 areas[last] = max(area - areas[:last].sum(), 0.0)
                 operands = _operands(areas[:last + 1], min(m, n)).sum()
