@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -61,3 +65,19 @@ def assert_nothing_left(pid: int, within_s: float = 0.0) -> None:
     while (found := left(pid)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not found
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder in which everybody may write, unlike pytest's, which it closes to others whenever it starts."""
+    with tempfile.TemporaryDirectory(prefix="testbed-kernel-suite-") as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+def ordinary_user() -> list[str]:
+    """What makes a command an ordinary user's; nothing where we are one, or where none could read this checkout."""
+    if os.geteuid() or not shutil.which("setpriv"):
+        return []
+    tried = subprocess.run([*NOBODY, *TESTBED, "--version"], cwd="/", capture_output=True, check=False)
+    return [] if tried.returncode else NOBODY

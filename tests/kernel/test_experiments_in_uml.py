@@ -6,12 +6,11 @@ import csv
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from second_kernel import ANY, NOBODY, TESTBED, run
+from second_kernel import ANY, TESTBED, open_folder, ordinary_user, run
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 #: What `smoke` computes, on any kernel: the numbers of one-device training on the same batches.
@@ -25,47 +24,39 @@ def run_folder(base: Path) -> Path:
 
 
 @pytest.mark.parametrize("switch", ["bridge", "ovs"])
-def test_smoke_runs_over_netem(switch, tmp_path):
+def test_smoke_runs_over_netem(switch):
     """Over a bridge as an ordinary user, where there is one; over Open vSwitch as whoever tests."""
     if switch == "ovs" and not shutil.which("ovs-vswitchd"):
         pytest.skip("no Open vSwitch (apt install openvswitch-switch)")
-    user = [] if switch == "ovs" else ordinary_user(tmp_path)
-    done = run([*user, *TESTBED, "run", "smoke", "--kernel", "uml", "--out", "made", "--set", f"network.switch={switch}",
-                *FEWER], cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder = run_folder(tmp_path / "made")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["status"] == "complete"
-    assert manifest["delay_backend"] == "netem"
-    assert manifest["capabilities"]["cgroup_version"] == 2
-    with open(folder / "steps.csv") as file:
-        assert [float(row["loss"]) for row in csv.DictReader(file)] == pytest.approx(LOSSES[:2], abs=2e-4)
-    owners = {path.stat().st_uid for path in folder.rglob("*")}
-    assert owners == {65534 if user else os.getuid()}
+    user = [] if switch == "ovs" else ordinary_user()
+    with open_folder() as base:
+        done = run([*user, *TESTBED, "run", "smoke", "--kernel", "uml", "--out", "made", "--set",
+                    f"network.switch={switch}", *FEWER], cwd=base)
+        assert done.returncode == 0, done.stdout + done.stderr
+        folder = run_folder(base / "made")
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert manifest["status"] == "complete"
+        assert manifest["delay_backend"] == "netem"
+        assert manifest["capabilities"]["cgroup_version"] == 2
+        with open(folder / "steps.csv") as file:
+            assert [float(row["loss"]) for row in csv.DictReader(file)] == pytest.approx(LOSSES[:2], abs=2e-4)
+        assert {path.stat().st_uid for path in folder.rglob("*")} == {65534 if user else os.getuid()}
 
 
-def ordinary_user(folder: Path) -> list[str]:
-    """What makes a command somebody else's, who may write in that folder; nothing when we are somebody else."""
-    if os.geteuid() or subprocess.run([*NOBODY, *TESTBED, "--version"], cwd="/", capture_output=True).returncode:
-        return []
-    os.chmod(folder, 0o777)
-    for parent in folder.parents[:2]:
-        os.chmod(parent, 0o755)
-    return NOBODY
-
-
+@pytest.mark.timeout(600)
 def test_verify_measures_four_hosts(tmp_path):
     """Three homes and the server. Medians and counts: what a busy machine does to single packets is not our bug."""
     for attempt in range(3):
         out = tmp_path / str(attempt)
-        done = run([*TESTBED, "verify", "smoke", "--kernel", "uml", "--quick", "--out", out])
+        done = run([*TESTBED, "verify", "smoke", "--kernel", "uml", "--quick", "--sample", "2", "--out", out])
         assert done.returncode in (0, 1), done.stdout + done.stderr
         rows = json.loads((run_folder(out) / "verify.json").read_text())["rows"]
-        steady = [r for r in rows if r["quantity"] in ("RTT p50", "delay p50", "UDP rate", "loss", "buffer", "jitter")]
+        steady = [r for r in rows if r["quantity"] in ("RTT p50", "delay p50", "UDP rate", "loss", "buffer")]
         wrong = [r for r in steady if not r["ok"]]
         if not wrong:
             break
-    assert {r["home"] for r in steady} == {"h1", "h2", "h3"}
+    assert len({r["home"] for r in steady}) == 2
+    assert len(steady) == 2 * (1 + 2 * 4)
     assert not wrong, wrong
 
 

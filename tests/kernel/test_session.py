@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pty
 import re
 import select
-import shutil
 import signal
 import subprocess
 import termios
 import time
 
 import pytest
-from second_kernel import ANY, NOBODY, TESTBED, assert_nothing_left, children, left, run, start
+from second_kernel import ANY, TESTBED, assert_nothing_left, children, left, open_folder, ordinary_user, run, start
 
 pytestmark = pytest.mark.kernel
 BUSY = "echo up; sleep 1000 & while :; do :; done"
@@ -139,16 +139,22 @@ def _read_until(fd: int, word: str, text: str = "", within_s: float = 30) -> str
     return text
 
 
-def test_an_ordinary_user_is_root_in_there(tmp_path):
-    if os.geteuid() or not shutil.which("setpriv"):
-        pytest.skip("needs root, to become somebody else")
-    if subprocess.run([*NOBODY, *TESTBED, "--version"], cwd="/", capture_output=True).returncode:
-        pytest.skip("this checkout can't be read by other users")
-    os.chmod(tmp_path, 0o777)
-    for parent in tmp_path.parents[:2]:
-        os.chmod(parent, 0o755)
-    done = run([*NOBODY, *ANY, "sh", "-c", "id -u; ip link add x type veth peer name y && tc qdisc add dev x root netem "
-                "delay 1ms && mkdir /sys/fs/cgroup/x && echo made > made; cat /etc/shadow"], cwd=tmp_path)
-    assert done.stdout == "0\n", done.stderr
-    assert "Permission denied" in done.stderr  # root of that kernel, not of this file system
-    assert (tmp_path / "made").stat().st_uid == 65534
+def test_an_ordinary_user_is_root_in_there():
+    user = ordinary_user()
+    if os.geteuid() == 0 and not user:
+        pytest.skip("this checkout can't be read by an ordinary user")
+    with open_folder() as folder:
+        done = run([*user, *ANY, "sh", "-c", "id -u; ip link add x type veth peer name y && tc qdisc add dev x root netem "
+                    "delay 1ms && mkdir /sys/fs/cgroup/x && echo made > made; cat /etc/shadow"], cwd=folder)
+        assert done.stdout == "0\n", done.stderr
+        assert "Permission denied" in done.stderr  # root of that kernel, not of this file system
+        assert (folder / "made").stat().st_uid == (65534 if user else os.getuid())
+
+
+def test_doctor_tells_what_that_kernel_can_do():
+    done = run([*TESTBED, "doctor", "--json", "--kernel", "uml"])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["delay_backend"] == "netem"
+    assert found["cgroup_version"] == 2
+    assert found["memory_cgroup"]["available"]
