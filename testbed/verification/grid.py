@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from testbed.cluster import Link, LinkState, Topology
@@ -44,34 +45,26 @@ def rates_here() -> tuple[float, ...]:
 
 
 def points(count: int, rates_bps: Sequence[float] = RATES_BPS) -> list[Point]:
-    """`count` different settings, spread over the three axes: every rate in turn, the others by Halton's sequence.
+    """`count` different settings: every rate in turn, by turns without loss, which TCP and gaps need, and with.
 
-    Every other turn of the rates is without loss, which TCP and the gaps of packets need.
+    RTTs and losses go on from rate to rate and from turn to turn, so that few points meet many of them.
 
     Raises:
         InputError: more than there are.
     """
-    most = len(rates_bps) * len(RTTS_S) * len(LOSSES)
+    most = len(rates_bps) * len(RTTS_S) * (1 + len(LOSSES))
     if not 1 <= count <= most:
         raise InputError("--points", f"{count}; expected 1 to {most}")
-    found: dict[Point, None] = {}
-    i = 0
-    while len(found) < count:
-        turn, place = divmod(i, len(rates_bps))
-        rtt = RTTS_S[int(_halton(i + 1, 3) * len(RTTS_S))]
-        loss = 0.0 if turn % 2 == 0 else LOSSES[int(_halton(i + 1, 2) * len(LOSSES))]
-        found[Point(rates_bps[place], rtt, loss)] = None
-        i += 1
-    return sorted(found, key=lambda p: (p.rate_bps, p.rtt_s, p.loss))
+    return sorted(itertools.islice(_in_turns(rates_bps), count), key=lambda p: (p.rate_bps, p.rtt_s, p.loss))
 
 
-def _halton(index: int, base: int) -> float:
-    value, fraction = 0.0, 1.0
-    while index:
-        fraction /= base
-        value += fraction * (index % base)
-        index //= base
-    return value
+def _in_turns(rates_bps: Sequence[float]) -> Iterator[Point]:
+    for turn in range(len(RTTS_S) * len(LOSSES)):
+        if turn < len(RTTS_S):
+            for place, rate in enumerate(rates_bps):
+                yield Point(rate, RTTS_S[(3 * place + turn) % len(RTTS_S)], 0.0)
+        for place, rate in enumerate(rates_bps):  # their numbers have no common divisor: each pair comes once
+            yield Point(rate, RTTS_S[(3 * place + turn + 2) % len(RTTS_S)], LOSSES[(place + turn) % len(LOSSES)])
 
 
 def verify_grid(

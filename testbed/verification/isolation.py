@@ -110,7 +110,8 @@ def _row(
         loaded - p50,
         "s",
         limits.neighbour_rtt_s,
-        f"p50, while {busy} receives {loaded_bps / 1e6:.0f} Mbit/s of frames; p99 {1e3 * p99[0]:.2f} to {1e3 * p99[1]:.2f} ms",
+        f"p50, while {busy} receives {loaded_bps / 1e6:.0f} Mbit/s of frames; "
+        f"p99 {1e3 * p99[0]:.2f} to {1e3 * p99[1]:.2f} ms",
         p99_idle=p99[0],
         p99_loaded=p99[1],
         load_bps=loaded_bps,
@@ -160,4 +161,3 @@ def _stray_frames(shaped: ShapedNetwork, homes: Sequence[str]) -> Iterator[dict[
                     frame, (_, _, kind, _, _) = capture.sock.recvfrom(64)
                     arriving = kind != socket.PACKET_OUTGOING
                     counts[home] += arriving and frame[:6] != capture.mac and not frame[0] & 1
-    return

@@ -291,7 +291,7 @@ class LinkVerification:
         else:
             rows.append(
                 unjudged(
-                    home, direction, "buffer", f"{p.queue} keeps its queue short", p.buffer_s / tdf, queued / tdf, "s"
+                    home, direction, "buffer", f"{p.queue} decides by delay, not by size", p.buffer_s / tdf, queued / tdf, "s"
                 )
             )
         return rows + self._spacing(home, direction, got.arrived_s, p, gap_s)

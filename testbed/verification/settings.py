@@ -18,7 +18,8 @@ class Promise:
     """One direction of a home's path, in real units (time dilation applied).
 
     rate_bps: of the narrowest link, as TCP goodput. wire_bps: the same in frames. buffer_s: what that link's
-    queue holds, in whole frames. delay_s, sigma_s: one-way delay without queueing, and its standard deviation. loss: one-way.
+    queue holds, in whole frames. delay_s, sigma_s: one-way delay without queueing, and its standard
+    deviation. loss: one-way.
     """
 
     rate_bps: float
