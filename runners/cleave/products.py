@@ -296,7 +296,7 @@ class Products:
         peer.resident_bytes += task.resident_bytes
         self.down_bytes[peer.name] = self.down_bytes.get(peer.name, 0) + nbytes
         meta: dict[str, Any] = {"i": task.id, "a": left, "b": right, "f": task.flops}
-        if self._options.wire == "int8" and self._options.error_feedback and job.name.endswith(".dW"):
+        if self._options.wire == "int8" and self._options.error_feedback and job.product.swapped:  # a weight's
             meta["e"] = [job.name, block.row0, block.row1, block.col0, block.col1]
         await self._message(peer, tensors, drop, meta)
 
