@@ -7,9 +7,13 @@ from typing import Any
 from runners.cleave.describe import describe, notes
 from runners.cleave.device import DeviceWorker
 from runners.cleave.options import parse_options
+from runners.cleave.planned import planned_chunks
+from runners.cleave.precision import Codec
 from runners.cleave.predict import predict
 from runners.cleave.server import Server
 from runners.costs import STATE_BYTES, layer_costs, model_parameters
+from runners.planning.gemm_step import step_tables
+from runners.planning.transformer_gemms import gemms
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
 from testbed.errors import InputError, unknown
 from testbed.runtime import Node, Plan
@@ -64,6 +68,13 @@ class CleaveRunner:
             },
             notes(cluster, data, predicted),
         )  # fmt: skip
+
+    def explain(self, plan: Plan) -> dict[str, Any]:
+        """What `testbed plan` shows beside the plan: every product of a step, every device, the server's traffic."""
+        options = parse_options(plan.training.options)
+        products = gemms(plan.model, plan.training.batch, Codec(options.wire).element_bytes)
+        return step_tables(plan.cluster, products, server_local=options.local == "auto",
+                           chunks=planned_chunks(options, len(plan.cluster.devices)))
 
     async def coordinate(self, node: Node, plan: Plan) -> None:
         """The server's part."""
