@@ -33,7 +33,7 @@ def mixed_cluster(rng: np.random.Generator, devices: int, *, spread: float = 1.0
 
 
 @st.composite
-def clusters(draw, most: int = 24) -> Cluster:
+def clusters(draw, most: int = 16) -> Cluster:
     """Anything: one device or many, no memory, next to none or plenty, speeds and rates over orders of magnitude."""
     count = draw(st.one_of(st.integers(1, 3), st.integers(1, most)))
     spread = draw(st.sampled_from([0, 1, 4]))

@@ -22,7 +22,7 @@ from testbed.cluster.model import SERVER
 from testbed.errors import InputError
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(clusters(), products(), chunk_counts)
 def test_blocks_cover_the_product_exactly_once_within_memory(cluster, gemm, chunks):
     smallest = gemm.element_bytes * (2 * gemm.k + 1)
@@ -38,7 +38,7 @@ def test_blocks_cover_the_product_exactly_once_within_memory(cluster, gemm, chun
     assert set(plan.per_device) == {b.device for b in plan.blocks} <= {d.name for d in cluster.devices}
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(clusters(), products(), chunk_counts, st.data())
 def test_a_new_plan_covers_exactly_what_was_unfinished(cluster, gemm, chunks, data):
     blocks = plan_gemm(cluster, gemm, chunks=chunks, server_local=True).blocks
@@ -163,7 +163,7 @@ def test_cached_columns_are_kept_and_not_counted():
     assert plan_gemm(cluster, gemm, server_local=False, cached=both).makespan_s <= second.makespan_s * (1 + 1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(clusters(8), products(), st.data())
 def test_plans_with_caches_cover_exactly_once_too(cluster, gemm, data):
     gemm = dataclasses.replace(gemm, batch=1)
