@@ -108,9 +108,9 @@ class Preflight:
 
 
 def usable_cores(capacity: Capacity) -> float:
-    """Cores that training may keep busy; a tenth of them when others take nearly everything."""
+    """Cores that training may keep busy; a quarter of them when others take nearly everything."""
     cores = len(capacity.core_flops)
-    return max(0.1 * cores, USABLE * (cores - capacity.others) - ENGINE_CORES)
+    return max(0.25 * cores, USABLE * (cores - capacity.others) - ENGINE_CORES)
 
 
 def demand_of(setup: RunSetup) -> Demand:
