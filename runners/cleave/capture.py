@@ -1,7 +1,9 @@
 """The one place that finds a model's matrix products: each layer, forward and backward, as one graph of aten operations.
 
-A layer's forward pass and its gradients are traced together (`make_fx`), so the model stays ordinary PyTorch and autograd
-decides what the backward pass is. In the graph every matrix product is a node of its own, `mm`, `addmm`, `bmm` or `baddbmm`:
+A layer's forward pass and its gradients are traced together (`make_fx`), so the model stays ordinary PyTorch and
+autograd
+decides what the backward pass is. In the graph every matrix product is a node of its own, `mm`, `addmm`, `bmm` or
+`baddbmm`:
 those can be computed elsewhere. Attention is traced by its definition (softmax(q·kᵀ)·v), not by a fused kernel, which
 would hide its two products.
 
@@ -17,7 +19,9 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import torch._dynamo.utils  # make_fx would import these two late, which takes seconds: before workers are forked it costs nothing
+
+# make_fx would import these two late, which takes seconds: before workers are forked it costs nothing
+import torch._dynamo.utils
 import torch.fx.experimental.symbolic_shapes  # noqa: F401
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -27,7 +31,8 @@ from runners.models.gpt import build_layer, layer_count, loss_sum
 from runners.planning.gemm import Gemm
 from testbed.cluster import ModelSpec
 
-_NAMES = {"logits": "head", "gate_up": "up"}  # of parameters -> of products, as runners/planning/transformer_gemms.py has them
+# of parameters -> of products, as runners/planning/transformer_gemms.py has them
+_NAMES = {"logits": "head", "gate_up": "up"}
 _aten = torch.ops.aten
 _MM, _ADDMM = _aten.mm.default, _aten.addmm.default
 _BMM, _BADDBMM = _aten.bmm.default, _aten.baddbmm.default
@@ -54,7 +59,8 @@ class Product:
     """A matrix product of the graph: node `node` = A·B (+ bias), see `gemm` for shapes.
 
     swapped: the graph asks for Cᵀ, since autograd computes dWᵀ = dYᵀ·X where the plan has dW = Xᵀ·dY.
-    bias: node added to every row, or None. weight: whether B is a parameter (or its transpose), known before the step begins.
+    bias: node added to every row, or None. weight: whether B is a parameter (or its transpose), known before the step
+    begins.
     critical: whether the layer's result (forward: its output, backward: its input's gradient) waits for it.
     """
 

@@ -64,6 +64,7 @@ class Plans:
             return Planned(plan, plan.blocks)
         if gemm.batch > 1:
             # attention's six products read each other's operands: with the same samples and heads they are there already
+          
             first = self._batched.setdefault(gemm.batch, plan)
             if first is not plan and all(b.rows == first.gemm.m and b.columns == first.gemm.n for b in first.blocks):
                 blocks = tuple(replace(b, row0=0, row1=gemm.m, col0=0, col1=gemm.n) for b in first.blocks)

@@ -1,11 +1,15 @@
 """Predicts a step by running it: the server's own code, on tensors without data, against devices that are arithmetic.
 
-So the prediction has everything that the run will have: which products wait for which, tasks in flight, pieces, weights sent
-ahead, blocks that are there already. What the devices, links and TCP do is a model, a first-in first-out queue for each: the
+So the prediction has everything that the run will have: which products wait for which, tasks in flight, pieces,
+weights sent
+ahead, blocks that are there already. What the devices, links and TCP do is a model, a first-in first-out queue for
+each: the
 server's event loop and link, a device's downlink, its processor, its uplink.
 
-TCP starts slowly: a connection sends ten segments, then twice as many every round trip (RFC 6928, RFC 5681), until what is on
-its way fills the path; and it starts again after a silence longer than its retransmission timeout, at least 0.2 s (RFC 2861,
+TCP starts slowly: a connection sends ten segments, then twice as many every round trip (RFC 6928, RFC 5681), until
+what is on
+its way fills the path; and it starts again after a silence longer than its retransmission timeout, at least 0.2 s
+(RFC 2861,
 as Linux has it). On home links that is a few round trips for the first message and nothing while the traffic goes on.
 """
 
@@ -173,6 +177,7 @@ class Prediction:
     server_out_bytes: int
     server_in_bytes: int
     saved_bytes: int
+    messages: int
     down_bytes: dict[str, int]
     up_bytes: dict[str, int]
 
@@ -191,7 +196,8 @@ def predict(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options:
 
     return Prediction(
         further(few.step_time_s, more.step_time_s),
-        *(int(further(getattr(few, f), getattr(more, f))) for f in ("server_out_bytes", "server_in_bytes", "saved_bytes")),
+        *(int(further(getattr(few, f), getattr(more, f))) for f in (
+            "server_out_bytes", "server_in_bytes", "saved_bytes", "messages")),
         *({n: int(further(a.get(n, 0), b.get(n, 0))) for n in {*a, *b}}
           for a, b in ((few.down_bytes, more.down_bytes), (few.up_bytes, more.up_bytes))),
     )  # fmt: skip
@@ -218,7 +224,7 @@ def _by_formula(cluster: Cluster, model: ModelSpec, training: TrainingSpec, opti
         graph = graphs[min(i, 1) if i < len(costs) - 1 else i]
         flops = sum(step.flops for step in graph.steps.values()) + cost.update_flops
         seconds += flops / cluster.server.flops
-    return Prediction(seconds, out, back, 0, down, up)
+    return Prediction(seconds, out, back, 0, 2 * len(down) * sum(r[2] for r in products(model, training.batch)), down, up)
 
 
 def _run(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options: CleaveOptions) -> Prediction:
@@ -244,6 +250,6 @@ def _run(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options: Cl
     step = [e for e in events if e["event"] == "step"][-1]
     traffic = [e for e in events if e["event"] == "traffic"][-1]
     return Prediction(
-        step["end"] - step["start"], traffic["server_out"], traffic["server_in"], traffic["saved"], traffic["down"],
-        traffic["up"],
+        step["end"] - step["start"], traffic["server_out"], traffic["server_in"], traffic["saved"],
+        traffic["messages"], traffic["down"], traffic["up"],
     )  # fmt: skip

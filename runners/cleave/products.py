@@ -4,7 +4,8 @@ Each device has a queue. A product that a layer's result waits for goes before w
 products that nothing waits for (gradients of weights). A few tasks are under way at each device, so that one block
 comes down while another is computed and a third goes up.
 
-What is lost with a device, or long overdue, is given to others; whichever result comes first counts. Nothing here blocks:
+What is lost with a device, or long overdue, is given to others; whichever result comes first counts. Nothing here
+blocks:
 one task dispatches, one takes results, one follows the membership, one watches for what is overdue.
 """
 
@@ -27,7 +28,7 @@ from runners.cleave.planned import Plans
 from runners.cleave.precision import ROUNDING, Codec
 from runners.cleave.recoveries import Recoveries
 from runners.costs import FLOAT
-from runners.planning.gemm import Block, Gemm, default_rates, replan
+from runners.planning.gemm import Gemm, default_rates, replan
 from testbed.cluster import Cluster
 from testbed.cluster.model import SERVER
 from testbed.runtime import ANY, MembershipEvent, Message, Node, PeerLost
@@ -70,6 +71,7 @@ class Products:
         self.up_bytes: dict[str, int] = {}
         self.saved_bytes = 0  # not sent since the device had it
         self.duplicates = 0
+        self.messages = 0
 
     # -- for the training loop ---------------------------------------------------------
 
@@ -97,7 +99,7 @@ class Products:
         upcoming: products with weights that the step will need, in order.
         """
         self.step = step
-        self.down_bytes, self.up_bytes, self.saved_bytes, self.duplicates = {}, {}, 0, 0
+        self.down_bytes, self.up_bytes, self.saved_bytes, self.duplicates, self.messages = {}, {}, 0, 0, 0
         changed = False
         for peer in self._peers.values():
             peer.held.clear()
@@ -331,6 +333,7 @@ class Products:
             meta["c"] = True
         if drop:
             meta["d"] = drop
+        self.messages += 1
         try:
             await self._node.send(peer.name, TASK, tensors, **meta)
         except PeerLost:
@@ -364,6 +367,7 @@ class Products:
             self._result(await recv(ANY, RESULT))
 
     def _result(self, message: Message) -> None:
+        self.messages += 1
         task = self._tasks.pop(message.meta["i"], None)
         peer = self._peers.get(message.source)
         if task is None or peer is None or task.generation != message.generation:
@@ -458,7 +462,7 @@ class Products:
             return
         if not peer.suspect:
             peer.suspect = True
-            self._node.record("straggler", peer=peer.name, product=task.job.name, step=self.step,
+            self._node.record("straggler", peer=peer.name, label=task.job.name, step=self.step,
                               after=self._node.now() - task.sent_s)  # fmt: skip
             self._replan()
         waiting = [item for _, _, item in peer.waiting if isinstance(item, Task)]

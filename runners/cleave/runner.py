@@ -11,11 +11,12 @@ from runners.cleave.planned import planned_chunks
 from runners.cleave.precision import Codec
 from runners.cleave.predict import predict
 from runners.cleave.server import Server
-from runners.costs import STATE_BYTES, layer_costs, model_parameters
+from runners.costs import STATE_BYTES, layer_costs, model_parameters, training_flops
+from runners.pipeline.planner import check_job
 from runners.planning.gemm_step import step_tables
 from runners.planning.transformer_gemms import gemms
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
-from testbed.errors import InputError, unknown
+from testbed.errors import InputError
 from testbed.runtime import Node, Plan
 from testbed.units import size
 
@@ -41,8 +42,7 @@ class CleaveRunner:
             InputError: bad settings; a server without the memory for state and activations.
         """
         options = parse_options(training.options)
-        if training.optimizer.name != "adamw":
-            raise unknown("training.optimizer.name", "optimizer", training.optimizer.name, ["adamw"])
+        check_job(model, training)
         needed = _server_bytes(model, training)
         if needed > cluster.server.memory_bytes:
             raise InputError(
@@ -57,6 +57,10 @@ class CleaveRunner:
             {"device": d.name, "down_bytes": predicted.down_bytes.get(d.name, 0),
              "up_bytes": predicted.up_bytes.get(d.name, 0)} for d in cluster.devices
         ]  # fmt: skip
+        data["load"] = {  # what a step asks of the machine that emulates it
+            "step_s": predicted.step_time_s, "flops": training_flops(model, training.batch), "messages": predicted.messages,
+            "bytes": predicted.server_out_bytes + predicted.server_in_bytes,
+        }  # fmt: skip
         return Plan(
             "cleave", model, training, cluster, data,
             {

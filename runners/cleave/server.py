@@ -123,5 +123,5 @@ class Server:
         self._node.record(
             "traffic", step=step, server_out=sum(products.down_bytes.values()),
             server_in=sum(products.up_bytes.values()), saved=products.saved_bytes, duplicates=products.duplicates,
-            down=dict(products.down_bytes), up=dict(products.up_bytes),
+            messages=products.messages, down=dict(products.down_bytes), up=dict(products.up_bytes),
         )  # fmt: skip

@@ -1,6 +1,7 @@
 """Freivalds' test: whether C = A·B, in time O(mk + kn + mn) instead of O(mkn).
 
-Freivalds 1977, "Probabilistic machines can use less running time". With a random vector r of ±1, C·r = A·(B·r) holds for
+Freivalds 1977, "Probabilistic machines can use less running time". With a random vector r of ±1, C·r = A·(B·r) holds
+for
 the right C, and for a wrong one with probability at most 1/2; `rounds` independent vectors miss a wrong C with
 probability at most 2^-rounds. That is for exact arithmetic: with floats a difference counts when it is beyond what
 rounding can explain, so an error smaller than that passes.

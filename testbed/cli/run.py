@@ -35,6 +35,8 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
         repeat: int, dry_run: bool, keep: bool, as_json: bool) -> None:
     """Run EXPERIMENT (a YAML file, or the name of a ready-made one) and print its results and its verdict.
 
+    An experiment with a `sweep:` is run once for each of its entries, and the runs are compared.
+
     Exit code 0 when training completed (whatever the verdict), 1 when the run failed or reached its time limit,
     2 for bad input, 130 when a signal interrupted it.
 
@@ -46,17 +48,29 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
       testbed run quickstart --dry-run
       testbed run scale-256 --tdf auto
     """
-    from testbed.experiment.loading import load_experiment
+    from testbed.experiment.loading import load_experiment, sweep_points
     from testbed.experiment.running import dry_run_text, prepare
     from testbed.experiment.setup import run_setup
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
-    setup = run_setup(load_experiment(experiment, overrides, seed=seed, tdf=tdf))
+    loaded = load_experiment(experiment, overrides, seed=seed, tdf=tdf)
+    setups = [run_setup(point) for point in sweep_points(loaded)]
     if dry_run:
-        click.echo(dry_run_text(setup, as_json=as_json))
+        for setup in setups:
+            click.echo(dry_run_text(setup, as_json=as_json))
         return
-    setup = prepare(setup, console.print)
-    ctx.exit(execute(console, setup, out, repeat=repeat, keep=keep, as_json=as_json)[1])
+    folders, code = [], 0
+    for number, setup in enumerate(setups):
+        if len(setups) > 1:
+            entry = ", ".join(f"{key}={value}" for key, value in loaded.data["sweep"][number].items())
+            console.print(f"run {number + 1} of {len(setups)}: {entry}", style="bold")
+        made, code = execute(console, prepare(setup, console.print), out, repeat=repeat, keep=keep, as_json=as_json)
+        folders += made
+        if code:
+            break
+    if len(setups) > 1 and len(folders) > 1:
+        _compared(console, folders, out, as_json=as_json)
+    ctx.exit(code)
 
 
 def execute(console: Console, setup: RunSetup, out: Path, *, repeat: int = 1, keep: bool = False,
@@ -93,6 +107,24 @@ def execute(console: Console, setup: RunSetup, out: Path, *, repeat: int = 1, ke
         else:
             console.print(render_repeats(repeats))
     return folders, code
+
+
+def _compared(console: Console, folders: list[Path], out: Path, *, as_json: bool) -> None:
+    """The runs of a sweep side by side, printed and as a page beside their folders."""
+    from testbed.measurement.run_folder import write_file
+    from testbed.report import compare_text
+    from testbed.report.compare import compare
+    from testbed.report.compare_figures import WORLD_G_CO2_PER_KWH
+    from testbed.report.compare_page import html
+
+    comparison = compare(folders, g_co2_per_kwh=WORLD_G_CO2_PER_KWH)
+    page = out / f"{folders[0].name}-sweep.html"
+    write_file(page, html(comparison))
+    if as_json:
+        click.echo(compare_text.json_of(comparison), nl=False)
+    else:
+        console.print(compare_text.render_comparison(comparison))
+        console.print(f"comparison: {page}")
 
 
 def _keep_open(console: Console):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,22 @@ def validated(data: dict[str, Any], path: Path, lines: dict[tuple, int] | None =
         raise _explain(error, path, lines) from None
     loaded = LoadedExperiment(experiment, path, data, lines)
     return replace(loaded.dilated(1.0), data=data, auto_tdf=True) if experiment.tdf == "auto" else loaded
+
+
+def sweep_points(loaded: LoadedExperiment) -> list[LoadedExperiment]:
+    """The experiments of `sweep:`, in order; just `loaded` itself without one. Raises InputError."""
+    entries = loaded.data.get("sweep") or []
+    points = []
+    for i, entry in enumerate(entries):
+        data = copy.deepcopy({k: v for k, v in loaded.data.items() if k != "sweep"})
+        lines = dict(loaded.lines)
+        try:
+            for key, value in entry.items():
+                _override(data, f"{key}={json.dumps(value)}", lines)
+            points.append(validated(data, loaded.path, lines))
+        except InputError as error:
+            raise InputError(loaded.where("sweep", i), f"{error.where}: {error.message}", hint=error.hint) from None
+    return points or [loaded]
 
 
 def find_experiment(name: str | Path) -> Path:

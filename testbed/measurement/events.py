@@ -44,6 +44,9 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "recovery": ("kind", "peer", "detected", "start", "end", "restored", "step", "lost_steps"),
     "checkpoint": ("start", "end", "step", "bytes"),
     "plan": ("devices", "note"),
+    "traffic": ("step", "server_out", "server_in", "saved", "duplicates", "messages", "down", "up"),
+    "straggler": ("peer", "label", "step", "after"),
+    "fault": ("peer", "text", "step"),
 }  # fmt: skip
 TEXT_FIELDS = frozenset(
     [
