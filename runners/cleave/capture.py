@@ -1,4 +1,4 @@
-"""The one place that finds a model's matrix products: each layer, forward and backward, as one graph of aten operations.
+"""The one place that finds a model's matrix products: each layer, forward and backward, as one graph of operations.
 
 A layer's forward pass and its gradients are traced together (`make_fx`), so the model stays ordinary PyTorch and
 autograd
@@ -190,7 +190,7 @@ class _Reader:
         held = [len(u) for u in users]
         for i in set(self.outputs):
             held[i] += 1
-        steps = {i: self._step(i) for i, n in enumerate(nodes) if n.op != "placeholder" and i not in products and i in needed}
+        steps = {i: self._step(i) for i in needed if nodes[i].op != "placeholder" and i not in products}
         uses = Counter(o.value for p in products.values() for o in (p.a, p.b))
         return LayerGraph(
             self.parameters, inputs, output, gradients, input_gradient, needs, [tuple(u) for u in users], forward,

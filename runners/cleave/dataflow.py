@@ -1,4 +1,4 @@
-"""Runs a layer's graph: what is ready is computed at the server, matrix products go out, and each result lets others go on.
+"""Runs a layer's graph: what is ready is computed at the server, products go out, and each result lets others go on.
 
 Between two products the server's part is one `Node.compute`, whatever the number of operations. Products whose operands
 are ready leave together, so that dX and dW, or anything else that the graph leaves independent, are computed at the

@@ -41,7 +41,8 @@ class DeviceWorker:
                 await self._store(meta["s"], message.tensors)
                 continue
             began = node.now()
-            out = await node.compute(self._multiply, meta, message.tensors, flops=self._price(meta, message), label="block")
+            flops = self._price(meta, message)
+            out = await node.compute(self._multiply, meta, message.tensors, flops=flops, label="block")
             await node.send(SERVER, RESULT, out, i=meta["i"], t=[message.received_s, began, node.now()])
 
     async def _store(self, number: int, tensors: list[torch.Tensor]) -> None:

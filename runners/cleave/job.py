@@ -1,4 +1,4 @@
-"""A matrix product on its way: its operands, the tasks that its blocks became, and the result put together from them."""
+"""A matrix product on its way: its operands, the tasks that its blocks became, the result put together from them."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def parse_options(options: Mapping[str, Any]) -> CleaveOptions:
             raise InputError(where, f"{value!r}; expected true or false")
     found = CleaveOptions(**options)
     if found.check and found.wire == "int8":
-        raise InputError(f"{WHERE}.check", "Freivalds' test needs a bound on what rounding does to each number, and int8 "
-                                           "has one a block only; expected check: 0, or another wire")  # fmt: skip
+        raise InputError(f"{WHERE}.check", "Freivalds' test needs a bound on what rounding does to each number, and "
+                                           "int8 has one a block only; expected check: 0, or another wire")  # fmt: skip
     return found
 
 

@@ -58,13 +58,13 @@ class Plans:
         names, rates = self._current()
         streamed = planned_chunks(self._options, len(names))
         plan = plan_gemm(
-            self._cluster, gemm, devices=names, rates=rates, server_local=self._options.local == "auto", chunks=streamed,
+            self._cluster, gemm, devices=names, rates=rates, server_local=self._options.local == "auto",
+            chunks=streamed,
         )  # fmt: skip
         if plan.local:
             return Planned(plan, plan.blocks)
         if gemm.batch > 1:
-            # attention's six products read each other's operands: with the same samples and heads they are there already
-          
+            # attention's six products read each other's operands: with the same samples and heads they are there
             first = self._batched.setdefault(gemm.batch, plan)
             if first is not plan and all(b.rows == first.gemm.m and b.columns == first.gemm.n for b in first.blocks):
                 blocks = tuple(replace(b, row0=0, row1=gemm.m, col0=0, col1=gemm.n) for b in first.blocks)

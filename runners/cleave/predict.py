@@ -38,7 +38,7 @@ from testbed.runtime.local_node import VirtualClock
 
 INITIAL_WINDOW_BYTES = 10 * 1448
 IDLE_S = 0.2
-# Real seconds that the emulation's own software takes: a message through an event loop, a computation through its thread.
+# Real seconds that the emulation's own software takes: a message in an event loop, a computation in its thread.
 MESSAGE_S = 150e-6
 BYTE_S = 0.5e-9
 HOP_S = 300e-6
@@ -112,7 +112,7 @@ class _Membership:
 
 
 class ModelNode:
-    """The server's node, in virtual time, with modelled devices behind it. Implements `runtime.Node` for one coordinator."""
+    """The server's node, in virtual time, with modelled devices behind it: a `runtime.Node` for one coordinator."""
 
     def __init__(self, cluster: Cluster, clock: VirtualClock, codec: Codec):
         self.name, self.device = cluster.server.name, cluster.server
@@ -204,7 +204,7 @@ def predict(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options:
 
 
 def _by_formula(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options: CleaveOptions) -> Prediction:
-    """Products one after the other; of dX and dW, which run together, the links carry both. No operand is found cached."""
+    """Products one after the other, and no operand is found cached."""
     plans = plans_of(cluster, options)
     seconds, out, back = 0.0, 0, 0
     down: dict[str, int] = {}
@@ -224,7 +224,8 @@ def _by_formula(cluster: Cluster, model: ModelSpec, training: TrainingSpec, opti
         graph = graphs[min(i, 1) if i < len(costs) - 1 else i]
         flops = sum(step.flops for step in graph.steps.values()) + cost.update_flops
         seconds += flops / cluster.server.flops
-    return Prediction(seconds, out, back, 0, 2 * len(down) * sum(r[2] for r in products(model, training.batch)), down, up)
+    messages = 2 * len(down) * sum(times for _, _, times in products(model, training.batch))
+    return Prediction(seconds, out, back, 0, messages, down, up)
 
 
 def _run(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options: CleaveOptions) -> Prediction:

@@ -130,7 +130,7 @@ class Products:
         self._send_ahead()
 
     async def redo(self, jobs: list[Job]) -> list[Job]:
-        """Have wrong parts done again, by other devices where there are any. Returns the jobs when they are complete."""
+        """Have wrong parts done again, by others where there are any. Returns the jobs when they are complete."""
         done: asyncio.Queue[Job] = asyncio.Queue()
         for job in jobs:
             again = []

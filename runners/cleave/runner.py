@@ -58,7 +58,8 @@ class CleaveRunner:
              "up_bytes": predicted.up_bytes.get(d.name, 0)} for d in cluster.devices
         ]  # fmt: skip
         data["load"] = {  # what a step asks of the machine that emulates it
-            "step_s": predicted.step_time_s, "flops": training_flops(model, training.batch), "messages": predicted.messages,
+            "step_s": predicted.step_time_s, "flops": training_flops(model, training.batch),
+            "messages": predicted.messages,
             "bytes": predicted.server_out_bytes + predicted.server_in_bytes,
         }  # fmt: skip
         return Plan(

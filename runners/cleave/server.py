@@ -1,4 +1,4 @@
-"""The server's part: parameters, optimizer state and activations live here, and so does all that is no matrix product."""
+"""The server's part: parameters, optimizer state and activations live here, and all is done that is no product."""
 
 from __future__ import annotations
 
