@@ -3,6 +3,7 @@
 planned: all products of a step of Llama-2-70B (samples of 1,024 tokens, batch 128, two bytes an element) over N devices of
 mixed speeds behind mixed links (2 to 10 times faster down than up), with a server whose link binds nobody and with one
 of 100 and 10 Gbit/s. `worst_over_bound`, `step_over_bound`: of a product, and of all together.
+shared: the products of one matrix, over the bound for tasks that share the server's uplink (tests/unit/shared_bound.py).
 exact: random small products over 2 to 6 devices against every guillotine layout, seeds that the unit tests do not use.
 growth: the server's egress for one product over even devices, beside the figure of equal squares, b k (m + n) √N.
 """
@@ -21,9 +22,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "unit")]
 
 from exact_layout import exact_makespan_s  # noqa: E402
 from gemm_checks import mixed_cluster, uniform_cluster  # noqa: E402
+from shared_bound import shared_bound_s  # noqa: E402
 from test_gemm_quality import random_case  # noqa: E402
 
-from runners.planning.gemm import STREAMED, Gemm, plan_gemm  # noqa: E402
+from runners.planning.gemm import STREAMED, Gemm, Pool, plan_gemm  # noqa: E402
 from runners.planning.gemm_step import plan_step  # noqa: E402
 from runners.planning.transformer_gemms import gemms  # noqa: E402
 from testbed.cluster.published import published  # noqa: E402
@@ -44,6 +46,18 @@ def planned(devices: int, server_bps: float, chunks: float = 1) -> None:
         products=len(products), shapes=len(step.by_shape), wall_s=wall, cpu_s=cpu,
         worst_over_bound=max(plan.makespan_s / plan.bound_s for plan, _ in step.plans),
         step_over_bound=step.makespan_s / step.bound_s, most_devices_used=max(len(p.per_device) for p, _ in step.plans))
+
+
+def shared(devices: int, server_bps: float) -> None:
+    cluster = mixed_cluster(np.random.default_rng(1), devices, memory=(4 << 30, 8 << 30, 16 << 30), server=server_bps)
+    pool = Pool(cluster)
+    seen, ratios = set(), []
+    for gemm in gemms(published("llama-2-70b"), 128, element_bytes=2):
+        if gemm.batch == 1 and gemm.shape not in seen:
+            seen.add(gemm.shape)
+            ratios.append(plan_gemm(cluster, gemm, server_local=False).makespan_s / shared_bound_s(pool, gemm))
+    row(bench="shared", devices=devices, server_gbps=server_bps / 1e9, shapes=len(ratios),
+        mean_over_bound=float(np.mean(ratios)), worst_over_bound=max(ratios))
 
 
 def exact(first: int, count: int) -> None:
@@ -75,6 +89,7 @@ def main() -> None:
     planned(1000, 1e11)
     planned(1000, 1e10)
     planned(1000, 1e10, STREAMED)
+    shared(300, 3e9)
     exact(10_000, 500)
     growth()
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from exact_layout import exact_makespan_s
 from gemm_checks import coverage, mixed_cluster, uniform_cluster
+from shared_bound import shared_bound_s
 
-from runners.planning.gemm import Gemm, plan_gemm
+from runners.planning.gemm import Gemm, Pool, plan_gemm
 from runners.planning.gemm_step import growth_exponent, growth_table, plan_step
 from runners.planning.transformer_gemms import gemms
 from testbed.cluster.published import published
@@ -51,6 +52,19 @@ def test_close_to_the_area_bound(devices):
         cluster = mixed_cluster(np.random.default_rng(seed), devices, spread=seed % 3)
         plan = plan_gemm(cluster, Gemm("test", 2048, 256, 1024), server_local=False)
         assert plan.makespan_s <= 1.05 * plan.bound_s
+
+
+@pytest.mark.parametrize(("seed", "server"), [(1, 3e8), (2, 1e9), (3, 3e9)])
+def test_close_to_the_bound_of_a_shared_uplink(seed, server):
+    """The server's uplink is far too slow for all devices at once: which of them take part is what matters."""
+    cluster = mixed_cluster(np.random.default_rng(seed), 120, server=server)
+    pool = Pool(cluster)
+    ratios = []
+    for gemm in (Gemm("tall", 20000, 1024, 2048), Gemm("deep", 2048, 20000, 2048), Gemm("flat", 2048, 512, 30000)):
+        plan = plan_gemm(cluster, gemm, server_local=False)
+        ratios.append(plan.makespan_s / shared_bound_s(pool, gemm, cells=200))
+    assert max(ratios) <= 1.25
+    assert np.mean(ratios) <= 1.15
 
 
 def test_all_products_of_llama_2_70b_over_a_thousand_devices_are_close_to_the_area_bound():
