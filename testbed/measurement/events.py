@@ -38,6 +38,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "interference": ("quantity", "direction", "set", "measured", "text"),
     "cross_traffic": ("direction", "rate_bps", "late"),
+    "totals": ("bytes_up", "bytes_down", "messages_up", "messages_down", "computations", "flops", "compute_s", "wait_s",
+               "memory_peak_bytes"),
     "warning": ("text",),
     # from runners
     "step": ("step", "loss", "start", "end", "samples", "attempt", "devices"),

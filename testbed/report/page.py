@@ -135,13 +135,14 @@ def _sections(data: RunData) -> Iterator[Section]:
             "What a reader should know before trusting the numbers.",
             f"<ul>{items}</ul>",
         )
-    if len(data.steps):
+    if len(data.steps) and data.summary.final_loss is not None:
         yield Section(
             "loss",
             "Loss",
             "Training loss of every step, as the server reported it when the step was complete.",
             plot(figures.loss(data)),
         )
+    if len(data.steps):
         yield Section(
             "steps",
             "Step times",

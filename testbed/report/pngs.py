@@ -36,7 +36,7 @@ STYLE = {
 def write_pngs(data: RunData, folder: Path) -> list[Path]:
     """Draw what the run has data for. Raises TestbedError: a file can't be written."""
     drawings: dict[str, tuple[bool, Callable[[RunData], Figure]]] = {
-        "loss.png": (len(data.steps) > 0, loss),
+        "loss.png": (len(data.steps) > 0 and data.summary.final_loss is not None, loss),
         "step_times.png": (len(data.steps) > 0, step_times),
         "timeline.png": (len(data.intervals) > 0, lambda d: timeline(gantt(d, most=40_000))),
         "step.png": (typical_step(data) is not None and len(data.intervals) > 0, _one_step),

@@ -89,7 +89,14 @@ class RunSummary:
 
 
 def message_bytes(events: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
-    """Bytes of messages that each node sent, and received; else the links' counters, less headers."""
+    """Bytes of messages that each node sent, and received; else the links' counters, less headers.
+
+    A simulation's totals come first: not every message of a long one has an event of its own.
+    """
+    totals = select(events, "totals")
+    if len(totals):
+        by_node = totals.set_index("node")
+        return by_node["bytes_up"].to_dict(), by_node["bytes_down"].to_dict()
     send, transfer = select(events, "send"), select(events, "transfer")
     if len(send) or len(transfer):
         up = (send if len(send) else transfer.assign(node=transfer["peer"])).groupby("node")["bytes"].sum()
@@ -125,6 +132,7 @@ def summarize(run_dir: str | Path | RunFolder, events: pd.DataFrame | None = Non
     times = counted["step_time_s"].dropna()
     elapsed = counted["end_s"].max() - done["start_s"].min() if len(counted) else 0.0
     per_s = counted["samples"].sum() / elapsed if elapsed > 0 else None
+    has_losses = setting(manifest, "tensors") != "meta"  # shapes without data have none
     back = recoveries(events)
     failures, joins = back[back["kind"] != "join"], back[back["kind"] == "join"]
     up, down = message_bytes(events)
@@ -160,8 +168,8 @@ def summarize(run_dir: str | Path | RunFolder, events: pd.DataFrame | None = Non
         goodput_fraction=_float(counted["samples"].sum() / done["samples"].sum())
         if done["samples"].sum() > 0
         else None,
-        first_loss=float(counted["loss"].iloc[0]) if len(counted) else None,
-        final_loss=float(counted["loss"].iloc[-1]) if len(counted) else None,
+        first_loss=float(counted["loss"].iloc[0]) if len(counted) and has_losses else None,
+        final_loss=float(counted["loss"].iloc[-1]) if len(counted) and has_losses else None,
         departures=int(away["leave_s"].notna().sum()),
         detection_s=_floats(failures["detection_s"]),
         recovery_s=_floats(failures["recovery_s"]),
