@@ -22,6 +22,7 @@ COMMANDS = {
     "show": "testbed.cli.show:show",
     "compare": "testbed.cli.compare:compare",
     "validate": "testbed.cli.validate:validate",
+    "results": "testbed.cli.results:results",
     "verify": "testbed.cli.verify:verify",
     "shell": "testbed.cli.shell:shell",
     "exec": "testbed.cli.exec:exec_command",

@@ -138,7 +138,11 @@ def _window(events: pd.DataFrame) -> tuple[float, float] | None:
 
 
 def _busy_seconds(events: pd.DataFrame, window: tuple[float, float]) -> dict[str, float]:
-    """Seconds of the window that each node computed (a node computes one thing at a time)."""
+    """Seconds of the window that each node computed (a node computes one thing at a time). A simulation's totals are
+    of the whole run."""
+    totals = select(events, "totals")
+    if len(totals):
+        return totals.set_index("node")["compute_s"].to_dict()
     compute = select(events, "compute")
     seconds = np.minimum(compute["end"], window[1]) - np.maximum(compute["start"], window[0])
     return seconds.clip(lower=0).groupby(compute["node"]).sum().to_dict()

@@ -1,0 +1,45 @@
+"""docs/results.md in one go: simulate the questions, keep the numbers, write the page and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from testbed.errors import InputError, unknown
+from testbed.experiment.answering import answer_all, cores, from_json, to_json
+from testbed.experiment.questions import load_questions
+from testbed.measurement.run_folder import write_file
+from testbed.report.results import markdown, results_of
+from testbed.report.results_figures import write_figures
+
+
+def make_results(file: Path, names: Sequence[str], out: Path, runs: Path, *, workers: int | None = None,
+                 limit_s: float = 600.0, draw_only: bool = False,
+                 say: Callable[[str], None] = lambda _: None) -> list[Path]:
+    """Simulate (all, or the named questions), then write OUT/results.md and OUT/results/.
+
+    Raises:
+        InputError: a bad questions file, an unknown question, or nothing to draw from.
+    """
+    questions = load_questions(file)
+    for name in names:
+        if name not in questions.questions:
+            raise unknown("QUESTION", "question", name, questions.questions)
+    data = out / "results" / "results.json"
+    data.parent.mkdir(parents=True, exist_ok=True)
+    asked = {(p.question, p.strategy, p.value) for q in questions.questions.values() for p in q.points}
+    kept = from_json(data.read_text()) if data.is_file() else []
+    fresh = [] if draw_only else list(names or questions.questions)
+    answers = [a for a in kept if a.question not in fresh and (a.question, a.strategy, a.value) in asked]
+    if draw_only and not answers:
+        raise InputError(str(data), "holds no results; expected those of `testbed results`")
+    points = [p for name in fresh for p in questions.questions[name].points]
+    if points:
+        answers += answer_all(questions, points, runs, workers=workers or cores(), limit_s=limit_s, say=say)
+    order = {(p.question, p.strategy, p.value): i
+             for i, p in enumerate(p for q in questions.questions.values() for p in q.points)}
+    answers.sort(key=lambda a: order[a.question, a.strategy, a.value])
+    write_file(data, to_json(answers))
+    found = results_of(questions, from_json(to_json(answers)), questions.base.read_text())
+    write_file(out / "results.md", markdown(found))
+    return [out / "results.md", data, *write_figures(found, data.parent)]
