@@ -101,7 +101,6 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Until the coordinator returns, something fails, or the time limit."""
-        self._check_memory()
         self.loop.settle = self.network.settle
         self.loop.on_idle = self._idle
         with torch.device("meta" if self.tensors == "meta" else "cpu"), _rare_garbage_collection():
@@ -145,6 +144,7 @@ class Simulation:
             await asyncio.wait(tasks, timeout=1.0)
 
     async def _main(self) -> None:
+        self._check_memory()
         for name, series in self._links.items():
             self._link_event(name, series[0].state)
             if len(series) > 1:
