@@ -29,7 +29,7 @@ from testbed.errors import TestbedError
 
 READY_TIMEOUT_S = 20.0
 _TICK_S = 0.001  # packets that are due within it leave together
-_BEHIND_MAX = 64  # packets; a source that was held up for longer leaves them out
+_BEHIND_MAX_S = 0.05  # a source that was held up for longer leaves packets out
 _UDP_HEADERS = 28
 OnRate = Callable[[float, str, str, float, float], None]
 
@@ -178,7 +178,7 @@ def _run(senders: list[_Sender], orders: IO[bytes], tdf: float, mtu: int) -> Non
 
 
 def _send_due(s: _Sender, payload: bytes, gap_s: float, now: float) -> None:
-    s.next_s = max(s.next_s, now - _BEHIND_MAX * gap_s)
+    s.next_s = max(s.next_s, now - max(_BEHIND_MAX_S, gap_s))
     while s.next_s <= now:
         with contextlib.suppress(OSError):  # a link that is down, a full socket: the packet is lost
             s.socket.send(payload)
