@@ -270,7 +270,10 @@ def _links(data: RunData) -> str:
     figure = plot(figures_links.links(data, shown)) if shown else ""
     settings = "<h3>Settings</h3>" + tables.links(data) if len(data.select("link")) else ""
     probes = "<h3>Measured before training</h3>" + tables.probes(data) if len(data.select("probe")) else ""
-    return figure + note + clock + settings + probes
+    other = (
+        "<h3>Cross traffic</h3>" + tables.cross_traffic(data) if len(data.select("cross_traffic")) else ""
+    )
+    return figure + note + clock + settings + other + probes
 
 
 def _devices(data: RunData) -> str:

@@ -103,6 +103,26 @@ def links(data: RunData) -> str:
     return table(head, rows)
 
 
+def cross_traffic(data: RunData) -> str:
+    """Other traffic in the homes: a row a home and direction, with its mean rate from its first event on."""
+    head = ["link", "direction", "mean rate", "highest rate", "sent", "changes", "latest change"]
+    changes = data.select("cross_traffic")
+    rows = []
+    for node in data.nodes:
+        for direction in ("down", "up"):
+            own = changes[(changes["node"] == node) & (changes["direction"] == direction)]
+            if len(own):
+                until = np.append(own["t"].to_numpy()[1:], max(data.end_s, own["t"].iloc[-1]))
+                bits = float(((until - own["t"]) * own["rate_bps"]).sum())
+                seconds = until[-1] - own["t"].iloc[0]
+                mean = text.rate(bits / seconds) if seconds > 0 else DASH
+                rows.append([
+                    node, direction, mean, text.rate(own["rate_bps"].max()), text.size(bits / 8), len(own),
+                    text.seconds(own["late"].max()),
+                ])  # fmt: skip
+    return table(head, rows)
+
+
 def probes(data: RunData) -> str:
     """What the probes before training found, with the deviation from what was set."""
     head = ["link", "down", "deviation", "up", "deviation", "RTT", "deviation"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from testbed.emulation.cross_traffic import Stream
 from testbed.emulation.shaped import ShapedNetwork
 from testbed.emulation.state import RunState
 from testbed.errors import CapabilityError, TestbedError
+from testbed.measurement.events import read_events
 from testbed.measurement.light_traffic import FlowSpec, open_flows, saturate
 
 pytestmark = [pytest.mark.emulation, pytest.mark.root]
@@ -120,3 +123,23 @@ def test_a_queue_that_the_kernel_lacks_is_refused_and_one_that_it_has_works(stat
         changed = Link(10e6, 10e6)
         net.network.set_links({"h1": changed})
         assert training_rate(net.network, "h1") < 10.5e6
+
+
+def test_a_run_records_it_and_its_report_shows_it(tmp_path):
+    """After the probes, which measure the links without it; its source is gone at the end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed", "run", "cross-traffic", "--out", str(tmp_path), "--set", "probes.seconds=0.3 s",
+         "--set", "training.steps=6", "--set", "outputs.timeline=false"],
+        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = tmp_path.iterdir()
+    events = read_events(folder)
+    cross = events[events["event"] == "cross_traffic"]
+    assert {(n, d) for n, d in zip(cross["node"], cross["direction"])} == {("h1", "down"), ("h1", "up"), ("h2", "up")}
+    assert cross[cross["direction"] == "down"]["rate_bps"].iloc[0] == 8e6
+    assert (cross["late"] >= 0).all()
+    probes = events[events["event"] == "probe"]
+    assert set(probes["node"]) == {"h1", "h2", "h3"}  # where it comes from is no home
+    down = events[(events["event"] == "throughput") & (events["direction"] == "down")].groupby("node")["bytes"].sum()
+    assert down["h1"] > down["h3"] + 1e6  # at least a second of the 8 Mbit/s
+    assert "<h3>Cross traffic</h3>" in (folder / "report.html").read_text()
