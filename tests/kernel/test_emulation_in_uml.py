@@ -8,7 +8,7 @@ import sys
 import pytest
 from second_kernel import ANY, run
 
-pytestmark = [pytest.mark.kernel, pytest.mark.slow]
+pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(600)]
 FILES = ["tests/emulation/test_delay.py", "tests/emulation/test_workers_cgroups.py"]
 CHOSEN = ("(test_delay and netem and (round_trip or shared_links or changes_hold or jitter or reordering or second_start "
           "or stop_removes)) or (cgroups and v2)")

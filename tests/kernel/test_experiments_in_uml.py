@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from second_kernel import ANY, TESTBED, open_folder, ordinary_user, run
 
-pytestmark = [pytest.mark.kernel, pytest.mark.slow]
+pytestmark = [pytest.mark.kernel, pytest.mark.slow, pytest.mark.timeout(600)]
 #: What `smoke` computes, on any kernel: the numbers of one-device training on the same batches.
 LOSSES = [5.5086, 5.3000, 5.0239, 4.9834]
 FEWER = ["--set", "training.steps=2"]
@@ -43,7 +43,6 @@ def test_smoke_runs_over_netem(switch):
         assert {path.stat().st_uid for path in folder.rglob("*")} == {65534 if user else os.getuid()}
 
 
-@pytest.mark.timeout(600)
 def test_verify_measures_four_hosts(tmp_path):
     """Three homes and the server. Medians and counts: what a busy machine does to single packets is not our bug."""
     for attempt in range(3):
