@@ -221,7 +221,7 @@ class Coordinator:
         if assignment is not None:
             self.deserted = False
             self._start(assignment)
-        elif not self.peers and self.epoch and not self.deserted:
+        elif not self.peers and self.ledger.epoch and not self.deserted:
             self.deserted = True
             self.node.record("warning", text="no device is there: training waits")
 

@@ -29,10 +29,10 @@ def trained(homes, faults=lambda engine: None, *, steps=12, batch=8, model=MODEL
     return train(TensorParallelRunner, homes, model, training, faults, absent=absent)
 
 
-@pytest.mark.parametrize("all_reduce", ["direct", "ring"])
-@pytest.mark.parametrize("devices", [1, 2, 5, 16])
+@pytest.mark.parametrize(("devices", "all_reduce"), [(1, "direct"), (2, "direct"), (5, "direct"), (5, "ring"), (16, "ring")])
 def test_losses_of_one_device(devices, all_reduce):
-    plan, events = trained(uneven(devices), steps=20, all_reduce=all_reduce)
+    model = replace(MODEL, layers=1) if devices == 16 else MODEL  # some 16 (16 - 1) messages an all-reduce
+    plan, events = trained(uneven(devices), steps=20, model=model, micro_batches=1, all_reduce=all_reduce)
     shares = plan.data["assignment"]["shares"]
     for kind, whole in (("heads", 4), ("columns", 64), ("words", 256)):
         assert sum(s[kind] for s in shares) == whole
