@@ -89,7 +89,7 @@ class RunState:
         except PermissionError as error:
             raise CapabilityError(
                 f"{STATE_DIR} can't be written ({error.strerror}): an emulated run needs root",
-                hint="run it with sudo, or in the virtual machine: vagrant up",
+                hint="run it with sudo, with --kernel uml, or in the virtual machine: vagrant up",
             ) from error
         return state
 
