@@ -11,7 +11,7 @@ from testbed.cluster import Link, LinkState, Topology
 from testbed.errors import InputError
 from testbed.experiment.machine import capable
 from testbed.measurement.thresholds import Thresholds, in_user_mode_linux
-from testbed.verification.links import QUICK, Effort
+from testbed.verification.effort import QUICK, Effort
 from testbed.verification.rows import Row, shown
 from testbed.verification.verify import Verification, built, facts_of, mean_rate_row, measure
 

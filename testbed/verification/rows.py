@@ -127,6 +127,11 @@ def _merged(before: list[Row], after: list[Row], attempt: int) -> list[Row]:
     ]
 
 
+def flat(found: dict[Key, list[Row]]) -> list[Row]:
+    """The rows of all keys."""
+    return [row for rows in found.values() for row in rows]
+
+
 def passed(rows: Iterable[Row]) -> bool:
     """Whether nothing failed."""
     return all(row.ok is not False for row in rows)

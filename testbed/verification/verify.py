@@ -23,7 +23,8 @@ from testbed.experiment.machine import capable, check_congestion_control
 from testbed.experiment.setup import network_setup
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification import changes, isolation
-from testbed.verification.links import QUICK, Effort, LinkVerification
+from testbed.verification.effort import QUICK, Effort
+from testbed.verification.links import LinkVerification
 from testbed.verification.rows import Row, judged, passed
 
 RATES = ("UDP rate", "TCP rate")
@@ -138,7 +139,7 @@ def measure(
     """Every row of a network. The steps come last: they change links."""
     rows = LinkVerification(shaped, homes, limits, effort, say).rows()
     say(f"isolation: {busy} saturated")
-    rows += isolation.isolation_rows(shaped, busy, homes, limits, effort.echoes, effort.attempts)
+    rows += isolation.isolation_rows(shaped, busy, shaped.topology.homes, limits, effort.echoes, effort.attempts)
     say(f"steps of a trace: {busy}")
     rows += changes.step_rows(shaped, busy, limits, effort.attempts)
     shaped.check()

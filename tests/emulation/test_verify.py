@@ -15,7 +15,8 @@ from testbed.cluster import Link, LinkState, Topology
 from testbed.emulation import shaping
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification import changes, isolation
-from testbed.verification.links import Effort, LinkVerification
+from testbed.verification.effort import Effort
+from testbed.verification.links import LinkVerification
 from testbed.verification.rows import passed
 from testbed.verification.verify import built
 
@@ -74,7 +75,7 @@ def test_what_was_changed_behind_the_tools_back_fails_and_the_other_home_does_no
         shaped.network.tc(shaping.change_bottleneck(port, as_set, wrong))
         verification = LinkVerification(shaped, ["a", "b"], ROOMY, replace(SHORT, attempts=1))
         verification.one_way()
-        found = by_key(verification.saturated())
+        found = by_key(verification.throughput().saturated())
     assert found["a", "down", "UDP rate"].ok is False
     assert found["a", "down", "UDP rate"].error == pytest.approx(-0.5, abs=0.02)
     assert found["a", "down", "buffer"].ok is False
