@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runners.costs import FLOAT, layer_costs
+from runners.costs import FLOAT, layer_costs, training_flops
 from runners.data_parallel.options import DataParallelOptions, parse_options
 from runners.data_parallel.planner import Assignment, Planner
 from runners.data_parallel.ps_server import ParameterServer
@@ -90,11 +90,20 @@ def _describe(
     assignment: Assignment, cluster: Cluster, model: ModelSpec, options: DataParallelOptions
 ) -> dict[str, Any]:
     used = set(assignment.devices)
+    traffic = traffic_bytes(assignment, model, options)
+    count = len(assignment.shares)
+    messages = len(assignment.buckets) * count * (2 if options.reduce == "ps" else 2 * (count - 1)) + count
     return {
+        "load": {  # what a step asks of the machine that emulates it
+            "step_s": assignment.step_time_s, "messages": messages,
+            "flops": training_flops(model, sum(s.samples for s in assignment.shares)),
+            "bytes": count * (traffic["device_up"] + (traffic["device_down"] if options.reduce == "ps" else 0)),
+            "samples": max(s.samples for s in assignment.shares),
+        },
         "assignment": assignment.as_data(),
         "spares": [d.name for d in cluster.devices if d.name not in used],
         "memory_bytes": {s.device: s.memory_bytes for s in assignment.shares},
-        "bytes_per_step": traffic_bytes(assignment, model, options),
+        "bytes_per_step": traffic,
     }
 
 

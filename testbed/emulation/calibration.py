@@ -21,7 +21,8 @@ from testbed.measurement.light_traffic import FlowSpec, open_flows, saturate
 
 COMPUTE_S = 0.6
 WARM_UP_S = 0.2
-PAUSE_S = 0.005  # between computations, as paced workers have: caches are cold again after it
+PAUSE_S = 0.005  # between computations, as paced workers have ...
+EVICT_BYTES = 8 << 20  # ... and what other workers do meanwhile: caches are cold again
 IDLE_S = 0.4
 TRAFFIC_S = 1.0
 TRAFFIC_BPS = 100e6
@@ -105,6 +106,7 @@ def _train_block(s: WorkShape) -> float:
         y = x + out(mixed.transpose(1, 2).reshape(x.shape))
         (y + down(nn.functional.gelu(up(norm2(y))))).sum().backward()
 
+    elsewhere = torch.zeros(EVICT_BYTES // 4)
     forward = s.samples * (s.sequence * (8 * d * d + 4 * d * f) + 4 * s.sequence**2 * d)
     began = time.monotonic()
     while time.monotonic() < began + WARM_UP_S:
@@ -112,6 +114,7 @@ def _train_block(s: WorkShape) -> float:
     count, busy_s, end = 0, 0.0, time.monotonic() + COMPUTE_S
     while time.monotonic() < end or not count:
         time.sleep(PAUSE_S)
+        elsewhere.add_(1.0)
         began = time.thread_time()
         once()
         busy_s += time.thread_time() - began

@@ -5,8 +5,8 @@ costs measured on this machine; with a time dilation factor of T it may take T r
 made to be good enough to choose T by; the verdict rests on what is measured while the run goes on.
 
 A runner says what a step demands in `plan.data['load']`: {'flops', 'messages', 'bytes'} of one step, and 'step_s',
-the time in which that has to be done at the busiest (a pipeline's step without filling and draining). Of a runner
-that does not, the worst is assumed: all devices computing all the time, the server's link full.
+the time in which that has to be done at the busiest (a pipeline's step without filling and draining); 'samples' of one
+computation, where it is not a micro-batch. Of a runner that does not, the worst is assumed: all devices computing all the time, the server's link full.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from testbed.measurement.host_monitor import memory
 USABLE = 0.6  # of the cores: what computes at once must not wait, and the kernel and the monitors need some
 DELAY_LINE_USABLE = 0.5  # of its one core: beyond, packets wait for it
 ENGINE_CORES = 0.06  # for monitors, recording and display, whatever the time dilation
-MESSAGE_S = 1.2e-3  # core-seconds that a message takes, serialization, sending, receiving and asyncio together
+# Core-seconds that a message takes in all: serialization, sending, receiving, asyncio at both ends, the hand-over to
+# the thread that computes, and six events recorded. From hot.yaml of the tests, CPU time of steps alone.
+MESSAGE_S = 2.5e-3
 HEARTBEAT_S = 0.25e-3  # the same for a device's heartbeat and its echo
 HEARTBEATS_PER_S = 5.0
 ACKS = 0.5  # acknowledgements per data packet
@@ -144,7 +146,9 @@ def _positive(value: Any) -> bool:
 def measure(setup: RunSetup, caps: Capabilities) -> Capacity:
     """Calibrate: a second or two of computing, and of traffic through a network of its own. Needs root."""
     model, training = setup.plan.model, setup.plan.training
-    shape = WorkShape(max(1, training.batch // training.micro_batches), model.sequence, model.d_model, model.heads,
+    load = setup.plan.data.get("load")
+    samples = load.get("samples") if isinstance(load, Mapping) else None
+    shape = WorkShape(int(samples or max(1, training.batch // training.micro_batches)), model.sequence, model.d_model, model.heads,
                       model.d_ff or 4 * model.d_model)
     others = others_busy()
     rates = compute_capacity(shape, caps.cores)
