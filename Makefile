@@ -6,13 +6,14 @@ PY := $(VENV)/bin/python
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 STAMP := $(VENV)/.setup-done
 
-.PHONY: help setup quickstart test bench results lint clean
+.PHONY: help setup quickstart test bench results validate lint clean
 help:
 	@echo "make setup       packages and virtual environment (quick when nothing is to do)"
 	@echo "make quickstart  setup, then experiments/quickstart.yaml and its report"
 	@echo "make test        setup, then all tests (root tests run as root, through sudo where needed)"
 	@echo "make bench       speed and memory, with stock Mininet in the same run"
 	@echo "make results     docs/results.md: the paper's questions, simulated; about half an hour on two cores"
+	@echo "make validate    docs/validation: the simulation against emulation, some ten minutes on a quiet machine"
 	@echo "make lint        ruff, and the dependency rule"
 	@echo "make clean       leftovers of crashed runs, then the virtual environment and caches"
 
@@ -31,6 +32,9 @@ bench: setup
 
 results: setup
 	$(VENV)/bin/testbed results $(ARGS)
+
+validate: setup
+	$(SUDO) $(VENV)/bin/testbed validate experiments/validation/*.yaml --output docs/validation $(ARGS)
 
 lint: setup
 	$(VENV)/bin/ruff check .

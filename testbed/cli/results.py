@@ -17,7 +17,7 @@ import click
               show_default=True, help="Where the run folders go.")
 @click.option("--workers", type=click.IntRange(1, 64), default=None, help="Default: as many as there are cores.")
 @click.option("--limit", type=click.FloatRange(1), default=600.0, show_default=True,
-              help="Seconds of real time after which a simulation is given up.")
+              help="Seconds of CPU time after which a simulation is given up.")
 @click.option("--draw-only", is_flag=True, help="Write results.md and the figures again, from results.json.")
 def results(names: tuple[str, ...], file: Path | None, out: Path, runs: Path, workers: int | None, limit: float,
             draw_only: bool) -> None:

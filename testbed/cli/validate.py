@@ -17,12 +17,14 @@ from testbed.cli.options import json_option, seed_option, set_option
 @click.option("--repeat", type=click.IntRange(1, 100), default=2, show_default=True,
               help="Emulated runs of each experiment. The simulation gives the same each time, and runs once.")
 @click.option("--output", "out", type=click.Path(path_type=Path, file_okay=False), default=Path("validation"),
-              show_default=True, help="Where the results and the run folders go.")
+              show_default=True, help="Where the results go.")
+@click.option("--runs", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/validation"),
+              show_default=True, help="Where the run folders go.")
 @click.option("--check", is_flag=True, help="Exit with 1 when the errors are larger than what is asked for.")
 @json_option
 @click.pass_context
 def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[str, ...], seed: int | None,
-             repeat: int, out: Path, check: bool, as_json: bool) -> None:
+             repeat: int, out: Path, runs: Path, check: bool, as_json: bool) -> None:
     """Run EXPERIMENTs in both engines; report the simulation's errors in step time, traffic and recovery time.
 
     Writes validation.md, .csv, .json and a scatter plot (.png, .svg). Asked for, over the experiments whose
@@ -30,7 +32,7 @@ def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[
 
     \b
     Examples:
-      testbed validate experiments/validation/*.yaml --output validation
+      testbed validate experiments/validation/*.yaml --output docs/validation
       testbed validate smoke --repeat 5
     """
     from rich.console import Console
@@ -41,7 +43,7 @@ def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
     setups = checked(experiments, overrides, seed=seed)
-    found = both(setups, out, emulate=_emulate, simulate=_simulate, repeat=repeat, say=console.print)
+    found = both(setups, out, runs, emulate=_emulate, simulate=_simulate, repeat=repeat, say=console.print)
     if as_json:
         click.echo(json_of(found), nl=False)
     else:

@@ -33,19 +33,20 @@ def checked(experiments: Sequence[str | Path], overrides: tuple[str, ...] = (), 
     return setups
 
 
-def validate(setups: Sequence[RunSetup], out: Path, *, emulate: Execute, simulate: Execute, repeat: int,
+def validate(setups: Sequence[RunSetup], out: Path, runs: Path, *, emulate: Execute, simulate: Execute, repeat: int,
              say: Callable[[str], None] = lambda _: None) -> Validation:
     """Run each setup `repeat` times in emulation and once in simulation (which gives the same each time).
 
     Writes validation.json, .csv, .md, .png and .svg into `out`, anew after each case, and the run folders below
-    out/emulated and out/simulated.
+    runs/emulated and runs/simulated.
     """
+    out.mkdir(parents=True, exist_ok=True)
     cases: list[Case] = []
     for number, setup in enumerate(setups, start=1):
         name = setup.loaded.experiment.name
         say(f"{number}/{len(setups)} {name}")
-        simulated = [simulate(setup, out / "simulated")]
-        emulated = [emulate(setup, out / "emulated") for _ in range(repeat)]
+        simulated = [simulate(setup, runs / "simulated")]
+        emulated = [emulate(setup, runs / "emulated") for _ in range(repeat)]
         cases.append(case_of(name, emulated, simulated))
         write(validation(cases), out)
     return validation(cases)

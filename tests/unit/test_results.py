@@ -112,7 +112,7 @@ def test_the_whole_way_in_processes(tmp_path):
 
 
 def test_a_simulation_that_takes_too_long_is_given_up(tmp_path):
-    make_results(written(tmp_path), ["sizes"], tmp_path / "docs", tmp_path / "runs", limit_s=0.01)
+    make_results(written(tmp_path), ["sizes"], tmp_path / "docs", tmp_path / "runs", limit_s=0.5)
     statuses = {a.status for a in from_json((tmp_path / "docs" / "results" / "results.json").read_text())}
     assert statuses == {"gave-up"}
     assert "not simulated" in (tmp_path / "docs" / "results.md").read_text()

@@ -87,7 +87,7 @@ def test_both_engines_run_every_experiment(tmp_path):
                 out, name=setup.loaded.experiment.name, engine=engine, step_s=step_s)
         return run
 
-    found = validate(setups, tmp_path / "out", emulate=execute("emulation", 2.0), simulate=execute("simulation", 2.1),
+    found = validate(setups, tmp_path / "out", tmp_path / "runs", emulate=execute("emulation", 2.0), simulate=execute("simulation", 2.1),
                      repeat=2)
     assert sorted(calls) == sorted([("simulation", n) for n in ("one", "two")] + [("emulation", n) for n in ("one", "two")] * 2)
     assert [c.errors["step_time_s"] for c in found.cases] == pytest.approx([0.05, 0.05])
