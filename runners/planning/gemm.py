@@ -15,7 +15,7 @@ from runners.planning.gemm_cost import STREAMED
 from runners.planning.gemm_layout import parts_s, quickest
 from runners.planning.gemm_pool import Pool, Rates, default_rates
 from runners.planning.tiling import Tiles
-from runners.planning.tiling_ranges import Piece
+from runners.planning.tiling_ranges import MOST_BLOCKS, Piece
 from testbed.cluster import Cluster
 from testbed.cluster.model import SERVER
 from testbed.errors import InputError
@@ -134,7 +134,8 @@ def plan_gemm(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None = N
             them.
 
     Raises:
-        InputError: no device can hold the smallest block, and the server may not compute.
+        InputError: no device can hold the smallest block, or blocks would be far too many; and the server may not
+            compute.
     """
     return plan_on(Pool(cluster, devices, rates, chunks), cluster, gemm, cached=cached, server_local=server_local)
 
@@ -154,16 +155,24 @@ def plan_on(pool: Pool, cluster: Cluster, gemm: Gemm, *, cached: Cached | None =
     piece = Piece(gemm.m, gemm.n, gemm.batch)
     tiles = quickest(pool, [piece], gemm.k, gemm.element_bytes) if len(pool) else None
     if tiles is None:
+        why = _impossible(pool, gemm)
         if server_local:
-            return local("no devices" if not len(pool) else "no device has the memory for it")
-        raise InputError(gemm.name, f"no device has memory for a row and a column of {gemm.k} elements"
-                         if len(pool) else "no devices; expected at least one")  # fmt: skip
+            return local(why)
+        raise InputError(gemm.name, why)
     sent = _plan_of(pool, gemm, tiles, None, bound_s)
     if cached is not None:
         sent = _with_cache(pool, gemm, tiles, cached)
     if server_local and local_s <= sent.makespan_s:
         return local(f"{local_s:.3g} s there, {sent.makespan_s:.3g} s over {len(sent.per_device)} devices")
     return sent
+
+
+def _impossible(pool: Pool, gemm: Gemm) -> str:
+    if not len(pool):
+        return "no devices; expected at least one with memory, speed and a link"
+    if pool.memory.max() < gemm.element_bytes * (2 * gemm.k + 1):
+        return f"no device has memory for a row and a column of {gemm.k} elements"
+    return f"the devices' memory is so small that it would take more than {MOST_BLOCKS:,} blocks"
 
 
 def area_bound_s(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None = None,

@@ -194,9 +194,11 @@ def _panels(costs: BlockCosts, pieces: Sequence[Piece], start: float, always: bo
     short, long = costs.largest_block(rows, columns)
     held = (short >= 1) & (long >= 1)
     free = costs.areas(start, rows, columns)
-    limited = held & (free > short * long * (1 + 1e-6)) if len(pieces) == pieces[0].batch == 1 else ~held
+    limited = held & (free > short * long * (1 + 1e-6)) & (short * long < rows * columns)
     if not held.any() or not (limited.any() or always):
         return
+    if sum(p.batch for p in pieces) == 1:
+        yield list(pieces)
     order = np.argsort(short[held])
     weight = np.cumsum(free[held][order])
     quantiles = np.searchsorted(weight, weight[-1] * np.array([0.0, 0.1, 0.3, 0.5, 0.8]))

@@ -66,11 +66,34 @@ class _Walk:
         self.times = list(zip(costs.p[:-1].T.tolist(), costs.q[:-1].T.tolist()))
         self.inner = costs.p[-1].tolist()
         self.memory = costs.memory_elements.tolist()
-        widest = max(p.columns for p in pieces)
-        holds = costs.heights(float(widest), costs.budgets(1e30)) >= 1
-        self.order = [int(i) for i in np.argsort(-costs.areas(1e6, widest, widest), kind="stable") if holds[i]]
+        self._bands: dict[tuple[int, int, int], tuple[int, int]] = {}
+        rows, columns = max(p.rows for p in pieces), max(p.columns for p in pieces)
+        holds = costs.largest_block(rows, columns)[0] >= 1
+        self.order = [int(i) for i in np.argsort(-costs.areas(1e6, rows, columns), kind="stable") if holds[i]]
         self.possible = bool(self.order)
         self.blocks = 0
+
+    def band(self, device: int, rows: int, columns: int) -> tuple[int, int]:
+        """How a device's memory makes it take rows: in how many blocks side by side, and how many rows at most.
+
+        Of all numbers of blocks that which needs the fewest operands an element: cuts + columns / rows is least when
+        the blocks are about square.
+        """
+        key = device, rows, columns
+        if key not in self._bands:
+            k, memory = self.inner[device], self.memory[device]
+            square = max(1, int(-k + (k * k + memory) ** 0.5))
+            across = -(-columns // square)
+            flat = int((memory - k * rows) / (k + rows) + 1e-9)  # columns of a block with all rows
+            cuts = {1, across, max(1, across - 1)} | ({-(-columns // flat)} if flat >= 1 else set())
+            best = (float("inf"), 1, 0)
+            for cut in cuts:
+                wide = -(-columns // cut)
+                high = min(rows, int((memory - k * wide) / (k + wide) + 1e-9))
+                if high >= 1:
+                    best = min(best, (cut + columns / high, cut, high))
+            self._bands[key] = best[1:]
+        return self._bands[key]
 
     def take(self, seconds: float) -> Tiles | None:
         """Every device takes all that it can in that time; None when something is left over."""
@@ -86,16 +109,17 @@ class _Walk:
             k, memory = self.inner[device], self.memory[device]
             while True:
                 rows, columns = piece.rows, piece.columns
-                tall = min((memory - k * columns) / (k + columns), rows - row)
+                cuts, high = self.band(device, rows, columns)
+                tall = min(high, rows - row)
                 for budget, x, y in constraints:
-                    most = (budget - x * columns) / (x + y * columns)
+                    most = (budget - x * columns) / (x * cuts + y * columns)
                     if most < tall:
                         tall = most
                 tall = int(tall + 1e-9)
                 if tall < 1:
                     break
                 count = 1
-                if tall == rows and product + 1 < piece.batch:  # whole products, as many as there are
+                if tall == rows and cuts == 1 and product + 1 < piece.batch:  # whole products, as many as there are
                     area = rows * columns
                     whole = min(piece.batch - product, memory / (k * (rows + columns) + area))
                     for budget, x, y in constraints:
@@ -104,8 +128,10 @@ class _Walk:
                             whole = most
                     count = max(1, int(whole + 1e-9))
                 at, first = piece.row0 + row, piece.batch0 + product
-                out.append((device, at, at + tall, piece.col0, piece.col0 + columns, first, first + count))
-                sides, area = count * (tall + columns), count * tall * columns
+                for i in range(cuts):
+                    out.append((device, at, at + tall, piece.col0 + columns * i // cuts,
+                                piece.col0 + columns * (i + 1) // cuts, first, first + count))  # fmt: skip
+                sides, area = count * (tall * cuts + columns), count * tall * columns
                 constraints = [(budget - x * sides - y * area, x, y) for budget, x, y in constraints]
                 row += tall
                 if row == rows:

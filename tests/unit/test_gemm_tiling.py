@@ -108,6 +108,24 @@ def test_what_no_device_can_hold_stays_at_the_server_or_is_refused():
     assert replan(cluster, gemm, [Block("h0", 0, 2, 0, 4)], ["h1", "h2"]) == (Block(SERVER, 0, 2, 0, 4),)
 
 
+def test_memory_that_would_take_no_end_of_blocks_is_refused_for_what_it_is():
+    cluster = uniform_cluster(2, memory=4 * (2 * 64 + 1))
+    with pytest.raises(InputError, match="more than 50,000 blocks"):
+        plan_gemm(cluster, Gemm("test", 1000, 64, 1000), server_local=False)
+    assert plan_gemm(cluster, Gemm("test", 1000, 64, 1000)).local
+
+
+def test_small_memory_costs_little_time():
+    """Blocks are as square as memory lets them be, on each device; the bound counts on that and on nothing lost."""
+    for memory in (10_000, 50_000, 400_000):
+        cluster = mixed_cluster(np.random.default_rng(memory), 5, memory=[memory, 3 * memory])
+        for gemm in (Gemm("one", 300, 200, 500), Gemm("many", 64, 200, 96, batch=11)):
+            plan = plan_gemm(cluster, gemm, server_local=False)
+            assert (coverage(gemm, plan.blocks) == 1).all()
+            assert_memory_holds(cluster, gemm, plan.blocks)
+            assert plan.makespan_s <= 1.35 * plan.bound_s
+
+
 def test_without_devices():
     cluster = uniform_cluster(2)
     gemm = Gemm("test", 4, 4, 4)
