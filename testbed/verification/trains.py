@@ -77,7 +77,7 @@ class _Flow:
         self._arrived = np.full(most, np.nan)
         self._clear = np.zeros(most, dtype=bool)
 
-    def send(self, data: bytes, packets: int = 1) -> None:
+    def send(self, data: bytes | memoryview, packets: int = 1) -> None:
         """Datagrams whose numbers follow the ones before; `data` holds them all."""
         before = time.time_ns()
         with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
@@ -166,6 +166,8 @@ def saturate_path(path: Path, goodput_bps: float, buffer_s: float, delay_s: floa
     with contextlib.ExitStack() as stack:
         flow = _Flow(path, stack, total)
         flow.source.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, payload)
+        packets = bytearray(payload * _SEGMENTS_MAX)
+        view = memoryview(packets)
         begin = time.monotonic()
         filled = None
         while flow.count < total:
@@ -173,7 +175,9 @@ def saturate_path(path: Path, goodput_bps: float, buffer_s: float, delay_s: floa
             due = min(total, first + int(OVERDRIVE * elapsed / gap_s))
             while flow.count < due:
                 n = min(due - flow.count, _SEGMENTS_MAX)
-                flow.send(b"".join(_HEAD.pack(flow.count + i) + bytes(payload - _HEAD.size) for i in range(n)), n)
+                for i in range(n):
+                    _HEAD.pack_into(packets, i * payload, flow.count + i)
+                flow.send(view[: n * payload], n)
             filled = time.time() if filled is None else filled
             time.sleep(_TICK_S if gap_s < _TICK_S else min(gap_s, 0.01))
         ended = time.time()
