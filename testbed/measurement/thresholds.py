@@ -15,9 +15,9 @@ from testbed.processes import in_user_mode_linux
 #: What is asked of user-mode-linux instead. It has one processor for all, and each of its system calls, page faults
 #: and wake-ups is a few switches between processes of the machine (docs/kernels.md).
 USER_MODE_LINUX = {
-    "rate_error_mean": 0.03, "rate_error_worst": 0.1, "rtt_error_s": 0.003, "rtt_p99_over_s": 0.01,
-    "jitter_error_s": 0.001, "buffer_error_s": 0.006, "gap_deviation_p99": 0.5, "window_deviation_p99": 0.3,
-    "neighbour_rtt_s": 0.006, "churn_late_s": 0.5, "sched_delay_s": 0.05, "overrun_time": 0.1, "overrun_count": 0.2,
+    "rate_error_worst": 0.1, "rtt_error_s": 0.002, "rtt_p99_over_s": 0.01, "jitter_error_s": 0.001,
+    "gap_deviation_p99": 0.5, "window_deviation_p99": 0.3, "neighbour_rtt_s": 0.003, "churn_late_s": 0.5,
+    "sched_delay_s": 0.05, "overrun_time": 0.1, "overrun_count": 0.2,
 }
 
 

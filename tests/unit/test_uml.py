@@ -168,3 +168,16 @@ def test_folders_that_the_guest_has_itself_are_told_apart(tmp_path, monkeypatch)
     assert not session.shared("/run")
     (tmp_path / "link").symlink_to("/proc/self")
     assert not session.shared(str(tmp_path / "link"))
+
+
+def test_the_docs_give_the_thresholds_of_that_kernel(request):
+    from testbed.measurement.thresholds import USER_MODE_LINUX, Thresholds
+
+    text = (request.config.rootpath / "docs" / "kernels.md").read_text()
+    for name, value in USER_MODE_LINUX.items():
+        [row] = [line for line in text.splitlines() if line.startswith("|") and f"`{name}`" in line]
+        names, host, uml = (cell.strip() for cell in row.strip("|").split("|"))
+        position = [word.strip("` ") for word in names.split(" (")[0].split(",")].index(name)
+        for shown, number in ((host, getattr(Thresholds(), name)), (uml, value)):
+            amount, unit = shown.split(", ")[position].split()
+            assert float(amount) * {"%": 0.01, "ms": 1e-3, "s": 1}[unit] == pytest.approx(number), row
