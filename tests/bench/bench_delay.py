@@ -1,9 +1,11 @@
 """The delay line: throughput, RTT error, rate error, start of many hosts.
 
-    sudo python tests/bench/bench_delay.py              # the nfqueue backend
+    sudo python tests/bench/bench_delay.py              # the nfqueue backend, both its loops
+    sudo python tests/bench/bench_delay.py --loop python --only throughput
     sudo python tests/bench/bench_delay.py --backend netem --only rtt,rate
 
-Prints one JSON object a line. Targets: 400 Mbit/s of 1500-byte TCP through one link, RTT error at 20 ms up to
+Prints one JSON object a line. Where Mahimahi's mm-delay and mm-link are on PATH, they are measured in the same run
+(as an ordinary user: they refuse root); else a line says that they are absent. Targets: 400 Mbit/s of 1500-byte TCP through one link, RTT error at 20 ms up to
 1 ms (median) and 3 ms (p99), rate error up to 2 % from 1 to 200 Mbit/s. The machine should be idle otherwise;
 its load is printed with each line.
 """
@@ -15,17 +17,24 @@ import contextlib
 import dataclasses
 import json
 import os
+import resource
+import shutil
 import signal
 import socket
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from testbed.cluster import Link, LinkState, Topology
 from testbed.cluster.model import SERVER
 from testbed.emulation import cleanup
 from testbed.emulation.delay.base import DelayBackend
-from testbed.emulation.link_model import access_links, server_delay
+from testbed.emulation.delay.compiled_line import CHOICE, library_path
+from testbed.emulation.link_model import GOODPUT_BYTES, access_links, server_delay
 from testbed.emulation.network import EmulatedNetwork, NetworkSettings
 from testbed.emulation.state import RunState
 from testbed.measurement.light_traffic import FlowSpec, echo_rtts, open_flows, saturate
@@ -33,6 +42,7 @@ from testbed.measurement.probes import probe_links
 
 CORE = Link(2e9, 2e9, 0.001, 0.001)
 RTT_S = 0.020
+LOOPS = ["compiled", "python"]
 RATES_MBPS = (1, 2, 5, 10, 20, 50, 100, 200)
 
 
@@ -103,7 +113,22 @@ def pump(near: socket.socket, far: socket.socket, warm_up_s: float, seconds: flo
 
 
 def throughput(backend: str, seconds: float = 5.0) -> None:
-    """One TCP flow through one link: as fast as it goes, and at set rates; and what a packet costs."""
+    """One TCP flow through one link: as fast as it goes, and at set rates; and what a packet costs, in each loop."""
+    if backend == "netem":
+        _throughput(backend, "kernel", seconds)
+        return
+    before = os.environ.get(CHOICE)
+    for loop in [before] if before else LOOPS if library_path() else ["python"]:
+        os.environ[CHOICE] = loop
+        try:
+            _throughput(backend, loop, seconds)
+        finally:
+            os.environ.pop(CHOICE)
+            if before:
+                os.environ[CHOICE] = before
+
+
+def _throughput(backend: str, loop: str, seconds: float) -> None:
     for rate_bps, source, sink in (
         (1e9, "h1", SERVER), (1e9, SERVER, "h1"), (4e8, SERVER, "h1"), (2e8, SERVER, "h1")
     ):
@@ -117,7 +142,7 @@ def throughput(backend: str, seconds: float = 5.0) -> None:
             after, took = line.stats(), time.monotonic() - began
             packets, cpu_s = after.packets - before.packets, after.cpu_s - before.cpu_s
             report(
-                bench="delay_throughput", backend=backend, direction="up" if sink == SERVER else "down",
+                bench="delay_throughput", backend=backend, loop=loop, direction="up" if sink == SERVER else "down",
                 set_mbps=rate_bps / 1e6, mbps=bps / 1e6,
                 target_mbps=min(400, 0.98 * rate_bps / 1e6), met=bps >= min(400e6, 0.98 * rate_bps),
                 packets_per_s=packets / took, daemon_cpu=cpu_s / took,
@@ -192,14 +217,64 @@ def start(backend: str, homes: int = 256) -> None:
            set_all_s=laps[2] - laps[1], stop_s=laps[3] - laps[2])
 
 
-BENCHES = {"throughput": throughput, "rtt": rtt, "rate": rate, "start": start}
+_SENDER = """
+import os, resource, socket, sys, time
+s = socket.create_connection((os.environ["MAHIMAHI_BASE"], int(sys.argv[1])))
+end, block = time.monotonic() + float(sys.argv[2]), bytes(1 << 18)
+while time.monotonic() < end:
+    s.sendall(block)
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime)
+"""
+
+
+def mahimahi(backend: str, seconds: float = 5.0) -> None:
+    """mm-delay, and mm-link inside it, at the same RTT: its error, and bits a second of CPU time."""
+    if not shutil.which("mm-delay"):
+        report(bench="mahimahi", absent="mm-delay is not on PATH")
+        return
+    half_ms = str(round(1e3 * RTT_S / 2))
+    done = subprocess.run(["mm-delay", half_ms, "sh", "-c", "ping -c 200 -i 0.02 -q $MAHIMAHI_BASE"], user="nobody",
+                          capture_output=True, text=True, check=True)
+    mean_ms = float(done.stdout.rpartition("= ")[2].split("/")[1])
+    report(bench="mahimahi_rtt", asked_ms=1e3 * RTT_S, error_mean_ms=mean_ms - 1e3 * RTT_S)
+    shells = {"mm-delay": ["mm-delay", half_ms]}
+    if shutil.which("mm-link"):
+        trace = Path(tempfile.mkdtemp()) / "full"
+        trace.write_text("\n".join(str(1 + i // 83) for i in range(83_000)) + "\n")  # 83 packets a ms: 1 Gbit/s
+        trace.parent.chmod(0o755)
+        shells["mm-link"] = ["mm-link", str(trace), str(trace), "--"]
+    else:
+        report(bench="mahimahi", absent="mm-link is not on PATH")
+    for name, shell in shells.items():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        with socket.create_server(("0.0.0.0", 0)) as server:
+            argv = [*shell, sys.executable, "-c", _SENDER, str(server.getsockname()[1]), str(seconds)]
+            with subprocess.Popen(argv, user="nobody", stdout=subprocess.PIPE, text=True) as process:
+                flow, _ = server.accept()
+                with flow:
+                    began, received = time.monotonic(), 0
+                    while chunk := flow.recv(1 << 20):
+                        received += len(chunk)
+                    took = time.monotonic() - began
+                sender_s = float(process.stdout.read().strip() or 0)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - sender_s
+        report(bench="mahimahi_throughput", shell=name, mbps=8e-6 * received / took, cpu=cpu_s / took,
+               packets_per_s_per_core=received / GOODPUT_BYTES / cpu_s if cpu_s > 0 else None)
+
+
+BENCHES = {"throughput": throughput, "rtt": rtt, "rate": rate, "start": start, "mahimahi": mahimahi}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--backend", choices=("nfqueue", "netem"), default="nfqueue")
     parser.add_argument("--only", default=",".join(BENCHES), help="some of: " + ", ".join(BENCHES))
+    parser.add_argument("--loop", choices=LOOPS, help="of the nfqueue backend alone (default: both where both are)")
     args = parser.parse_args()
+    if args.loop:
+        os.environ[CHOICE] = args.loop
     for name in args.only.split(","):
         BENCHES[name.strip()](args.backend)
 
