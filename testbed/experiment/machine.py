@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.emulation.capabilities import Capabilities, can_run, probe
+from testbed.emulation.capabilities import Capabilities, can_run, probe, require_queue
 from testbed.errors import CapabilityError, unknown
 from testbed.experiment.loading import LoadedExperiment
 
@@ -17,8 +17,13 @@ def capable() -> Capabilities:
     return caps
 
 
-def check_congestion_control(loaded: LoadedExperiment, caps: Capabilities) -> None:
-    """Raises InputError when this kernel has no such congestion control."""
+def check_kernel(loaded: LoadedExperiment, caps: Capabilities) -> None:
+    """What the experiment asks of the kernel.
+
+    Raises:
+        InputError: it has no such congestion control. CapabilityError: no such router queue.
+    """
+    require_queue(caps, loaded.experiment.links.queue)
     name = loaded.experiment.network.congestion_control
     if name not in caps.congestion_controls:
         raise unknown(loaded.where("network", "congestion_control"), "congestion control", name,

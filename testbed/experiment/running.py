@@ -22,7 +22,7 @@ from testbed.emulation.network import NetworkSettings
 from testbed.emulation.shaping import CODEL_INTERVAL_S
 from testbed.experiment.cross_traffic import described
 from testbed.experiment.inputs import inputs
-from testbed.experiment.machine import capable, check_congestion_control
+from testbed.experiment.machine import capable, check_kernel
 from testbed.experiment.preflight import compare, preflight
 from testbed.experiment.setup import RunSetup, run_setup
 from testbed.experiment.simulating import simulate_once, simulation_manifest
@@ -52,7 +52,7 @@ def prepare(setup: RunSetup, say: Callable[[str], None]) -> RunSetup:
     if setup.loaded.experiment.engine != "emulation":
         return setup
     caps = capable()
-    check_congestion_control(setup.loaded, caps)
+    check_kernel(setup.loaded, caps)
     found = preflight(setup, caps)
     texts = found.problems
     if setup.loaded.auto_tdf:
@@ -75,7 +75,7 @@ def run_once(setup: RunSetup, out: Path, *, progress: AbstractContextManager[Pro
     if experiment.engine == "simulation":
         return _done(setup, *simulate_once(setup, out, progress=progress, command=command))
     caps = capable()
-    check_congestion_control(setup.loaded, caps)
+    check_kernel(setup.loaded, caps)
     folder = RunFolder.create(out, experiment.name)
     check_space(folder.path)
     folder.write_experiment(yaml.safe_dump(setup.loaded.data, sort_keys=False, allow_unicode=True))

@@ -16,7 +16,7 @@ from testbed.emulation.signals import interruptible
 from testbed.emulation.state import STATE_DIR, RunState, process_value
 from testbed.errors import InputError
 from testbed.experiment.loading import LoadedExperiment, find_experiment
-from testbed.experiment.machine import capable, check_congestion_control
+from testbed.experiment.machine import capable, check_kernel
 from testbed.experiment.setup import network_setup
 
 
@@ -53,7 +53,7 @@ def shaped_session(loaded: LoadedExperiment, *, command: str, at_s: float = 0.0,
     hold: keep the links as they are at `at_s`, without cross traffic. A signal raises Interrupted inside the context.
     """
     caps = capable()
-    check_congestion_control(loaded, caps)
+    check_kernel(loaded, caps)
     e = loaded.experiment
     setup = network_setup(loaded, warnings if warnings is not None else [])
     changes = {home: _from(series, at_s) for home, series in setup.link_changes.items()}

@@ -19,7 +19,7 @@ from testbed.emulation.signals import interruptible
 from testbed.emulation.state import RunState
 from testbed.errors import InputError
 from testbed.experiment.loading import LoadedExperiment
-from testbed.experiment.machine import capable, check_congestion_control
+from testbed.experiment.machine import capable, check_kernel
 from testbed.experiment.setup import network_setup
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification import changes, isolation
@@ -78,7 +78,7 @@ def verify_experiment(
         InputError: the experiment. CapabilityError: this machine can't build it.
     """
     caps = capable()
-    check_congestion_control(loaded, caps)
+    check_kernel(loaded, caps)
     e = loaded.experiment
     limits = Thresholds.from_mapping(e.fidelity.thresholds, loaded.where("fidelity"))
     warnings: list[str] = []
