@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -35,15 +36,22 @@ class DeviceWorker:
             meta = message.meta
             if "c" in meta:
                 self._kept.clear()
-            for number in meta.get("d", ()):
-                self._kept.pop(number, None)
+            drop = meta.get("d", ())
             if "i" not in meta:
+                self._drop(drop)
                 await self._store(meta["s"], message.tensors)
                 continue
+            needed = {*meta["a"][:2], *meta["b"][:2]}  # what this very task reads or brings is dropped after it
+            self._drop(n for n in drop if n not in needed)
             began = node.now()
             flops = self._price(meta, message)
             out = await node.compute(self._multiply, meta, message.tensors, flops=flops, label="block")
+            self._drop(drop)
             await node.send(SERVER, RESULT, out, i=meta["i"], t=[message.received_s, began, node.now()])
+
+    def _drop(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._kept.pop(number, None)
 
     async def _store(self, number: int, tensors: list[torch.Tensor]) -> None:
         if self._options.wire == "fp32":

@@ -69,7 +69,9 @@ class Task:
         self.generation = 0
         self.flops = 2.0 * block.products * block.rows * block.columns * job.product.gemm.k
         self.sent_s = self.down_from_s = self.deadline_s = 0.0
-        self.down_bytes = self.up_bytes = self.resident_bytes = 0
+        self.down_bytes = self.up_bytes = 0
+        k, rows, columns = job.product.gemm.k, block.rows, block.columns
+        self.resident_bytes = FLOAT * block.products * (k * (rows + columns) + rows * columns)  # at the device
 
     @property
     def satisfied(self) -> bool:

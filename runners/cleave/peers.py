@@ -86,9 +86,12 @@ class Peer:
         self.unasked_from_s: float | None = None
         self.down_free_s = self.work_free_s = self.up_free_s = 0.0
 
-    def room(self, later: bool) -> bool:
-        """Whether another task may be sent."""
-        return len(self.tasks) < (WINDOW_LATER if later else WINDOW)
+    def room(self, later: bool, nbytes: int) -> bool:
+        """Whether another task may be sent that takes so much of the device's memory."""
+        if not self.tasks:
+            return True
+        fits = self.resident_bytes + nbytes <= self.memory_bytes  # kept blocks make room
+        return fits and len(self.tasks) < (WINDOW_LATER if later else WINDOW)
 
     def expect_s(self, now: float, down_bytes: float, flops: float, up_bytes: float) -> float:
         """When the result of a task sent now should be here; tasks follow each other on every part of the way."""

@@ -72,6 +72,7 @@ class Products:
         self.saved_bytes = 0  # not sent since the device had it
         self.duplicates = 0
         self.messages = 0
+        self._out_free_s = 0.0  # when the server's uplink will be
 
     # -- for the training loop ---------------------------------------------------------
 
@@ -263,7 +264,7 @@ class Products:
                         if item.satisfied:
                             heapq.heappop(peer.waiting)
                             continue
-                        if not peer.room(priority == LATER):
+                        if not peer.room(priority == LATER, item.resident_bytes):
                             break
                         heapq.heappop(peer.waiting)
                         await self._send(peer, item)
@@ -274,9 +275,7 @@ class Products:
     async def _send(self, peer: Peer, task: Task) -> None:
         job, block = task.job, task.block
         a, b = self._operands(task)
-        elements = _count(a) + _count(b)
         out = block.products * block.rows * block.columns
-        task.resident_bytes = FLOAT * (elements + out)
         drop = peer.held.shrink(max(0.0, peer.memory_bytes - peer.resident_bytes - task.resident_bytes))
         pieces: list[torch.Tensor] = []
         left = self._operand(peer, job.a, a, pieces, drop, shared=block.columns < job.product.gemm.n)
@@ -290,7 +289,8 @@ class Products:
         task.down_from_s = now if peer.unasked_from_s is None else peer.unasked_from_s
         task.down_bytes, task.up_bytes = nbytes + peer.unasked_bytes, self._codec.nbytes(out)
         peer.unasked_bytes, peer.unasked_from_s = 0, None
-        expected = peer.expect_s(now, nbytes, task.flops, task.up_bytes)
+        self._out_free_s = max(now, self._out_free_s) + 8 * nbytes / self._cluster.server.link.uplink_bps
+        expected = peer.expect_s(self._out_free_s, nbytes, task.flops, task.up_bytes)
         task.deadline_s = now + max(self._options.straggler * (expected - now), expected - now + OVERDUE_S)
         heapq.heappush(self._deadlines, (task.deadline_s, task.id))
         self._watch_again.set()
@@ -307,7 +307,10 @@ class Products:
             return  # too late: its product has begun
         if peer.held.find(ahead.view.key, ahead.region) is not None:
             return
-        number, drop = peer.held.add(ahead.view.key, ahead.region, FLOAT * _count(ahead.region))
+        size = FLOAT * _count(ahead.region)
+        if peer.resident_bytes + peer.held.bytes + size > peer.memory_bytes:
+            return
+        number, drop = peer.held.add(ahead.view.key, ahead.region, size)
         if not number:
             return
         part = ahead.view.cut(ahead.region)
@@ -455,9 +458,11 @@ class Products:
         peer = self._peers.get(task.device)
         if peer is None or task.id not in peer.tasks:
             return
-        others = [p for p in self._usable() if p is not peer]
-        if not others:  # no one to help: go on waiting
-            task.deadline_s = self._node.now() + max(OVERDUE_S, task.deadline_s - task.sent_s)
+        usable = self._usable()
+        others = [p for p in usable if p is not peer]
+        as_late = sum(1 for p in others if p.tasks and next(iter(p.tasks.values())).sent_s <= task.sent_s)
+        if not others or 2 * as_late >= len(usable):  # no one to help, or everyone is as late: the server's link, say
+            task.deadline_s = self._node.now() + max(OVERDUE_S, 2 * (task.deadline_s - task.sent_s))
             heapq.heappush(self._deadlines, (task.deadline_s, task.id))
             return
         if not peer.suspect:
@@ -494,11 +499,11 @@ class Products:
         tasks = [*peer.tasks.values(), *(item for _, _, item in peer.waiting if isinstance(item, Task))]
         for task in peer.tasks.values():
             self._tasks.pop(task.id, None)
-        lost = [t for t in tasks if not t.satisfied and not t.children]
-        waits = not self._peers
+        lost = [t for t in tasks if not t.satisfied]
+        waits = self._recoveries.nobody = not self._peers
         if waits:
             self._node.record("warning", text=f"no device is left: step {self.step} waits, with all it has so far")
-        self._reassign(lost)
+        self._reassign([t for t in lost if not t.children])  # others were overdue, and are with other devices already
         self._recoveries.lost(event, self.step, lost, waits=waits)
         self._plan_event(f"{event.name} is lost: {len(lost)} blocks go to others")
 
@@ -507,6 +512,7 @@ class Products:
             self._left(MembershipEvent("left", event.name, event.generation - 1, event.at_s))
         self._add(event.name, event.generation)
         self._replan()
+        self._recoveries.nobody = False
         self._recoveries.joined(event, self.step)
         orphans, self._orphans = self._orphans, []
         homeless, self._homeless = self._homeless, []
@@ -514,6 +520,7 @@ class Products:
             self._reassign(orphans)
         for job in homeless:
             self._place(job)
+        self._recoveries.settle()
         self._plan_event(f"{event.name} joins: it gets work from the next product on")
 
     def _plan_event(self, note: str) -> None:

@@ -23,6 +23,7 @@ class Recoveries:
         self._node = node
         self._losses: list[_Loss] = []
         self._joins: dict[str, tuple[MembershipEvent, int]] = {}
+        self.nobody = False  # no device is there
 
     def lost(self, event: MembershipEvent, step: int, tasks: list[Task], *, waits: bool) -> None:
         """A device is gone with those tasks. waits: there is no one else."""
@@ -41,6 +42,8 @@ class Recoveries:
 
     def settle(self) -> None:
         """Record the losses whose blocks are all done. Cheap when there is none."""
+        if self.nobody:
+            return
         for loss in [loss for loss in self._losses if all(task.satisfied for task in loss.tasks)]:
             self._losses.remove(loss)
             self._record("wait" if loss.waited else "replan", loss.event, loss.step)

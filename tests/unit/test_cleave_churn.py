@@ -172,6 +172,28 @@ def test_freivalds_finds_a_dishonest_device():
         train(lambda e: None, runner=_spoiling(_one_wrong), steps=2)
 
 
+def test_no_device_holds_more_than_its_memory():
+    """Kept blocks, the task's operands and its result, at the moment at which it is computed."""
+    most = {}
+
+    class Careful(device.DeviceWorker):
+        def _multiply(self, meta, tensors):
+            out = super()._multiply(meta, tensors)
+            seen = {t.data_ptr(): t.nbytes for t in [*self._kept.values(), *tensors, *out]}
+            name = self._node.name
+            most[name] = max(most.get(name, 0), sum(seen.values()))
+            return out
+
+    class Runner(CleaveRunner):
+        async def work(self, node, plan):
+            await Careful(node, device.CleaveOptions()).run()
+
+    memory = 24_000  # the largest product has operands of 16 + 8 kB and a result of 16 kB
+    train(lambda e: None, runner=Runner, steps=2, home={"memory": memory}, chunks="auto")
+    assert len(most) == 4
+    assert max(most.values()) <= memory
+
+
 def test_a_bug_in_a_device_ends_the_run_with_its_error(monkeypatch):
     def broken(self, meta, tensors):
         raise ZeroDivisionError("broken")
