@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from testbed import units
-from testbed.cluster.model import SERVER
 from testbed.emulation.calibration import PacketCost, WorkShape, compute_capacity, others_busy, packet_cost
 from testbed.emulation.capabilities import Capabilities, choose_delay_backend
 from testbed.emulation.link_model import GOODPUT_BYTES
@@ -148,8 +147,8 @@ def measure(setup: RunSetup, caps: Capabilities) -> Capacity:
     model, training = setup.plan.model, setup.plan.training
     load = setup.plan.data.get("load")
     samples = load.get("samples") if isinstance(load, Mapping) else None
-    shape = WorkShape(int(samples or max(1, training.batch // training.micro_batches)), model.sequence, model.d_model, model.heads,
-                      model.d_ff or 4 * model.d_model)
+    samples = int(samples or max(1, training.batch // training.micro_batches))
+    shape = WorkShape(samples, model.sequence, model.d_model, model.heads, model.d_ff or 4 * model.d_model)
     others = others_busy()
     rates = compute_capacity(shape, caps.cores)
     packet = TYPICAL_PACKET

@@ -23,7 +23,7 @@ MACHINE_BPS = 250e6  # how much is sent at once; more could measure the machine 
 # their link, or the machine? What was measured alone is final, and nothing at all is no question of load.
 RETRY_BELOW = 0.98
 RETRY_LOADS = (0.25, 0.05)  # x the limits, one after the other
-RETRY_MAX = 48  # homes, of those too slow: if there are more, it is the machine, and asking them all again takes minutes
+RETRY_MAX = 48  # homes, of those too slow: if there are more, it is the machine, and asking all again takes minutes
 SHARE = 0.8  # of a link in common that a group may fill
 GROUP_MAX = 64
 CONNECT_S = 5.0  # beside four round trips

@@ -1,6 +1,7 @@
 """Each check finds the defect it is for, says so with the number, and leaves a good run alone."""
 
 import json
+from datetime import datetime
 
 import pytest
 from synthetic_run import Synthetic, events_of
@@ -115,6 +116,26 @@ DEFECTS = {
         {"overflow"},
         4,
     ),
+    "delay line paused": (
+        _setting("host", "delay_paused", 2, lambda e: 10 < e["t"] < 11.5),
+        {"delay_paused"},
+        2,
+    ),
+    "engine stood still once": (
+        _setting("host", "sched_delay", 0.8, lambda e: 10 < e["t"] < 11.5),
+        {"sched_delay_max"},
+        0.8,
+    ),
+    "a change of the links never done": (
+        _setting("host", "replay_overdue", lambda e: e["t"] - 10, lambda e: e["t"] > 10),
+        {"replay_late"},
+        None,
+    ),
+    "a device never toggled": (
+        _setting("host", "churn_overdue", 3.0, _late),
+        {"churn_late"},
+        3.0,
+    ),
     "engine not scheduled": (_setting("host", "sched_delay", 0.05, _late), {"sched_delay"}, 0.05),
     "devices too slow": (
         _setting("compute", "overrun", lambda e: 0.05 * (e["end"] - e["start"])),
@@ -154,6 +175,27 @@ def test_a_defect_fails_its_check_and_no_other(name):
         assert reason.measured == pytest.approx(measured)
     assert len(reason.text) > 20
     assert reason.threshold == _check(verdict, reason.name).threshold
+
+
+def test_changes_behind_the_tools_back_are_named():
+    found = [{"t": 7.5 + i, "node": node, "event": "interference", "quantity": "rate", "direction": "down", "set": 1e7,
+              "measured": 5e6, "text": f"{node} downlink: rate set to 5 Mbit/s"} for i, node in enumerate(("h2", "h3"))]
+    verdict = _judge(extra=found)
+    assert [(r.name, r.measured, r.where) for r in verdict.reasons] == [("interference", 2, "h2, h3")]
+    assert "h3 downlink: rate set to 5 Mbit/s (at 8.5 s)" in verdict.reasons[0].text
+    assert verdict.invalid_since_s == 7.5
+    unwatched = _judge(_setting("host", "links_watched", 0))
+    assert _check(unwatched, "interference").ok is None
+
+
+def test_the_moment_by_the_clock():
+    verdict = _judge(_setting("link", "late", 0.2, lambda e: e["t"] > 12),
+                     {"zero_at": "2026-03-01T12:00:00+01:00", "tdf": 2.0})
+    after_s = datetime.fromisoformat(verdict.invalid_at) - datetime.fromisoformat("2026-03-01T12:00:00+01:00")
+    assert after_s.total_seconds() == pytest.approx(2.0 * verdict.invalid_since_s, abs=0.001)
+    assert json.loads(json.dumps(verdict.to_dict()))["invalid_at"] == verdict.invalid_at
+    assert Verdict.from_dict(verdict.to_dict()) == verdict
+    assert _judge().invalid_at is None
 
 
 def test_the_first_moment_at_which_it_became_invalid():
@@ -350,6 +392,7 @@ def test_lag_of_the_delay_line_is_in_real_seconds_already():
 def test_an_experiment_overrides_thresholds():
     change = DEFECTS["one link slow"][0]
     assert _judge(change, {"experiment": {"fidelity": {"rate_error_worst": 0.1}}}).valid
+    assert _judge(change, {"experiment": {"fidelity": {"thresholds": {"rate_error_worst": "10 %"}}}}).valid
     assert _judge(None, {"experiment": {"fidelity": {"rate_error_worst": 1e-6}}}).label == "INVALID"
 
 
