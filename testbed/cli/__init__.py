@@ -18,6 +18,7 @@ COMMANDS = {
     "plan": "testbed.cli.plan:plan",
     "simulate": "testbed.cli.simulate:simulate",
     "rerun": "testbed.cli.rerun:rerun",
+    "recovery": "testbed.cli.recovery:recovery",
     "report": "testbed.cli.report:report",
     "show": "testbed.cli.show:show",
     "compare": "testbed.cli.compare:compare",
