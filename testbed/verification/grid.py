@@ -76,9 +76,10 @@ def verify_grid(
     switch: str = "bridge",
     seed: int = 0,
     say: Callable[[str], None] = lambda _: None,
+    rates_bps: Sequence[float] | None = None,
 ) -> Verification:
-    """Build one network with a home for each point, and measure all."""
-    chosen, limits = points(count, rates_here()), Thresholds.from_mapping(None)
+    """Build one network with a home for each point, and measure all. rates_bps: other ones than this kernel's."""
+    chosen, limits = points(count, rates_bps or rates_here()), Thresholds.from_mapping(None)
     caps = capable()
     names = [f"g{i + 1}" for i in range(len(chosen))]
     links = {name: [(0.0, point.state)] for name, point in zip(names, chosen)}

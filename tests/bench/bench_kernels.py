@@ -3,7 +3,7 @@
     sudo python tests/bench/bench_kernels.py                          # JSON, one line a quantity
     sudo python tests/bench/bench_kernels.py --points 12 --markdown   # the table of docs/kernels.md
 
-Each kernel measures by `testbed verify --grid --quick`. Two agree on a quantity when what they are off by differs by no
+Each kernel measures what `testbed verify --grid --quick` does. Two agree on a quantity when what they are off by differs by no
 more than the limit, the wider one where kernels have different ones; on loss when their 95 % intervals overlap. The
 machine should be idle otherwise; its load is printed. Some minutes.
 """
@@ -15,29 +15,36 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
+# how each is started, delay backend, switch
 KERNELS = {
-    "nfqueue, host": ["--delay-backend", "nfqueue"],
-    "netem, uml": ["--kernel", "uml", "--delay-backend", "netem"],
-    "netem and Open vSwitch, uml": ["--kernel", "uml", "--delay-backend", "netem", "--switch", "ovs"],
+    "nfqueue, host": ([], "nfqueue", "bridge"),
+    "netem, uml": (["-m", "testbed.uml", sys.executable], "netem", "bridge"),
+    "netem and Open vSwitch, uml": (["-m", "testbed.uml", sys.executable], "netem", "ovs"),
 }
 QUANTITIES = ("UDP rate", "TCP rate", "RTT p50", "RTT p99", "delay p50", "jitter", "loss", "buffer")
 Rows = dict[tuple[str, str, str], dict[str, Any]]
 
 
-def measured(options: list[str], points: int) -> tuple[Rows, dict[str, Any]]:
+def measured(name: str, points: int) -> tuple[Rows, dict[str, Any]]:
     """Rows by (home, quantity, direction), and all that was said of the measurement."""
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "testbed", "verify", "--grid", "--quick", "--points", str(points), "--json", "--out",
-             folder, *options], capture_output=True, text=True)
-    if not done.stdout.strip():
-        sys.exit(f"{' '.join(options)}: {done.stderr.strip()}")
+    prefix, backend, switch = KERNELS[name]
+    done = subprocess.run([sys.executable, *prefix, __file__, "--points", str(points), "--measure", backend, switch],
+                          capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{name}: {done.stderr.strip()}")
     found = json.loads(done.stdout.splitlines()[-1])
-    rows = {(r["home"], r["quantity"], r["direction"]): r for r in found["rows"] if r["quantity"] in QUANTITIES}
-    return rows, found
+    return {(r["home"], r["quantity"], r["direction"]): r for r in found["rows"] if r["quantity"] in QUANTITIES}, found
+
+
+def measure(points: int, backend: str, switch: str) -> None:
+    """On this kernel, and print it as JSON. The same settings on each: those that the slower kernel can carry."""
+    from testbed.verification.grid import RATES_BPS, UML_MOST_BPS, verify_grid
+
+    found = verify_grid(points, quick=True, command="bench_kernels", delay_backend=backend, switch=switch,
+                        rates_bps=[rate for rate in RATES_BPS if rate <= UML_MOST_BPS])
+    print(json.dumps(found.as_dict()))
 
 
 def agree(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool | None:
@@ -66,8 +73,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--points", type=int, default=6)
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--measure", nargs=2, metavar=("BACKEND", "SWITCH"), help="on this kernel alone")
     options = parser.parse_args()
-    found = {name: measured(words, options.points) for name, words in KERNELS.items()}
+    if options.measure:
+        measure(options.points, *options.measure)
+        return 0
+    found = {name: measured(name, options.points) for name in KERNELS}
+    if len({json.dumps(said["points"]) for _, said in found.values()}) != 1:
+        sys.exit("the kernels measured different settings")
     points = next(iter(found.values()))[1]["points"]
     reference = found["nfqueue, host"][0]
     keys = sorted(set().union(*(rows for rows, _ in found.values())),
