@@ -5,8 +5,9 @@ costs measured on this machine; with a time dilation factor of T it may take T r
 made to be good enough to choose T by; the verdict rests on what is measured while the run goes on.
 
 A runner says what a step demands in `plan.data['load']`: {'flops', 'messages', 'bytes'} of one step, and 'step_s',
-the time in which that has to be done at the busiest (a pipeline's step without filling and draining); 'samples' of one
-computation, where it is not a micro-batch. Of a runner that does not, the worst is assumed: all devices computing all the time, the server's link full.
+the time in which that has to be done at the busiest (a pipeline's step without filling and draining); 'samples' of
+one computation, where it is not a micro-batch. Of a runner that does not, the worst is assumed: all devices computing
+all the time, the server's link full.
 """
 
 from __future__ import annotations
