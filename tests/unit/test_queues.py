@@ -25,7 +25,7 @@ def test_slow_links_get_a_target_of_one_and_a_half_frames():
     slow = queue_options(shape(0.5e6, 0.1, queue="fq_codel"))
     assert "target 34753us interval 100000us" in slow
     slower = queue_options(shape(0.1e6, 0.1, queue="fq_codel"))
-    assert "target 173760us interval 173760us" in slower  # never shorter than the target
+    assert "target 173761us interval 173761us" in slower  # never shorter than the target
 
 
 def test_dilated_time_stretches_the_interval():
