@@ -43,8 +43,11 @@ class Answer:
 
 
 def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, workers: int = 2, limit_s: float = 600.0,
-               say: Callable[[str], None] = lambda _: None) -> list[Answer]:
+               say: Callable[[str], None] = lambda _: None,
+               keep: Callable[[list[Answer]], None] = lambda _: None) -> list[Answer]:
     """Simulate every point in a process of its own, at most `limit_s` of CPU time each; the long ones first.
+
+    `keep` gets the answers so far whenever there is a new one.
 
     Returns:
         Answers in the points' order.
@@ -74,6 +77,7 @@ def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, work
                 del running[process]
                 say(f"{len(found)}/{len(points)} {point.name}: {found[point].message or found[point].status}"
                     f" ({cpu_s:.0f} s of CPU)")
+                keep(list(found.values()))
     finally:
         for process in running:
             process.kill()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from testbed.errors import InputError, unknown
-from testbed.experiment.answering import answer_all, cores, from_json, to_json
+from testbed.experiment.answering import Answer, answer_all, cores, from_json, to_json
 from testbed.experiment.questions import load_questions
 from testbed.measurement.run_folder import write_file
 from testbed.report.results import markdown, results_of
@@ -34,12 +34,16 @@ def make_results(file: Path, names: Sequence[str], out: Path, runs: Path, *, wor
     if draw_only and not answers:
         raise InputError(str(data), "holds no results; expected those of `testbed results`")
     points = [p for name in fresh for p in questions.questions[name].points]
-    if points:
-        answers += answer_all(questions, points, runs, workers=workers or cores(), limit_s=limit_s, say=say)
     order = {(p.question, p.strategy, p.value): i
              for i, p in enumerate(p for q in questions.questions.values() for p in q.points)}
-    answers.sort(key=lambda a: order[a.question, a.strategy, a.value])
-    write_file(data, to_json(answers))
-    found = results_of(questions, from_json(to_json(answers)), questions.base.read_text())
-    write_file(out / "results.md", markdown(found))
-    return [out / "results.md", data, *write_figures(found, data.parent)]
+
+    def write(more: list[Answer]) -> list[Path]:
+        """The numbers first, so that an interrupted run keeps what it has."""
+        everything = sorted([*answers, *more], key=lambda a: order[a.question, a.strategy, a.value])
+        write_file(data, to_json(everything))
+        found = results_of(questions, from_json(data.read_text()), questions.base.read_text())
+        write_file(out / "results.md", markdown(found))
+        return [out / "results.md", data, *write_figures(found, data.parent)]
+
+    more = answer_all(questions, points, runs, workers=workers or cores(), limit_s=limit_s, say=say, keep=write)
+    return write(more)
