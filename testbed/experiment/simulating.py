@@ -23,7 +23,6 @@ from testbed.emulation.signals import Interrupted, interruptible
 from testbed.experiment.inputs import inputs
 from testbed.experiment.setup import NetworkSetup, RunSetup
 from testbed.measurement.run_folder import RunFolder, check_space
-from testbed.runtime.registry import load_runner
 from testbed.simulation.engine import PortChange, Simulation
 from testbed.simulation.network import PortSettings
 
@@ -100,7 +99,7 @@ def simulate_once(setup: RunSetup, out: Path, *, progress: AbstractContextManage
 def _simulate(setup: RunSetup, folder: RunFolder, progress: ProgressLike) -> RunResult:
     e = setup.loaded.experiment
     simulation = Simulation(
-        setup.plan, lambda: load_runner(e.training.runner), port_changes(setup.network),
+        setup.plan, type(setup.runner), port_changes(setup.network),
         churn=setup.churn, mode=e.availability.churn, absent=sorted(setup.absent_at_start),
         buffer_s=e.links.buffer, seed=e.seed, time_limit_s=e.time_limit, tensors=e.simulation.tensors,
         details=e.simulation.details, on_event=_receiver(folder, progress),

@@ -11,7 +11,7 @@ import gc
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from testbed.runtime.failure_detector import DetectorSettings
 from testbed.runtime.virtual_time import Stopped, VirtualLoop
 from testbed.simulation.lives import Lives
 from testbed.simulation.memory import MemoryMeter
+from testbed.simulation.meta_device import meta_by_default
 from testbed.simulation.network import Network, PortSettings
 from testbed.simulation.node import Process, SimulatedNode
 from testbed.simulation.totals import Totals
@@ -103,7 +104,7 @@ class Simulation:
         """Until the coordinator returns, something fails, or the time limit."""
         self.loop.settle = self.network.settle
         self.loop.on_idle = self._idle
-        with torch.device("meta" if self.tensors == "meta" else "cpu"), _rare_garbage_collection():
+        with meta_by_default() if self.tensors == "meta" else nullcontext(), _rare_garbage_collection():
             try:
                 self.loop.run_until_complete(self._main())
                 outcome = Outcome("complete")
@@ -221,13 +222,11 @@ class Simulation:
 
     def copies(self, tensors: Sequence[torch.Tensor]) -> tuple[list, list[torch.Tensor], list[int]]:
         """(described, what the receiver gets, bytes of each): the sender may change its own tensors meanwhile."""
-        with torch._C.DisableTorchFunction():  # the default device's hook would cost a microsecond a call
-            described = wire.describe(tensors)
-            if self.tensors == "meta":
-                copies = [t.detach() for t in tensors]  # without data nothing can change but what hangs on the object
-            else:
-                copies = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
-            return described, copies, [t.nbytes for t in copies]
+        if self.tensors == "meta":
+            copies = [t.detach() for t in tensors]  # without data nothing can change but what hangs on the object
+        else:
+            copies = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
+        return wire.describe(tensors), copies, [t.nbytes for t in copies]
 
     def run_part(self, node: SimulatedNode, part: Any) -> asyncio.Task:
         """Start a node's coroutine; its errors end the run, but for the loss of its own lease."""

@@ -62,9 +62,7 @@ class MemoryMeter:
     def take_result(self, result: Any) -> None:
         """Account for the tensors in a computation's result: itself, or in lists, tuples and dicts."""
         if isinstance(result, torch.Tensor):
-            with torch._C.DisableTorchFunction():
-                nbytes = result.nbytes
-            self.take(result, nbytes)
+            self.take(result, result.nbytes)
         elif isinstance(result, (list, tuple)):
             for item in result:
                 self.take_result(item)
