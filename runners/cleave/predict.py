@@ -42,7 +42,7 @@ IDLE_S = 0.2
 MESSAGE_S = 150e-6
 BYTE_S = 0.5e-9
 HOP_S = 300e-6
-MOST_DEVICES = 256  # of more, a step is the sum of its products' makespans: seconds of arithmetic otherwise
+MOST_DEVICES = 64  # of more, a step is the sum of its products' makespans: seconds of arithmetic otherwise
 STEPS = 2  # the first has cold connections and knows no rates; the last one counts
 
 

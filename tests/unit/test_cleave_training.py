@@ -10,6 +10,7 @@ from runners.cleave.capture import full_name, layer_graph
 from runners.planning.transformer_gemms import gemms
 from testbed.cluster import ModelSpec
 from testbed.errors import InputError
+from testbed.experiment.loading import load_experiment, sweep_points
 from testbed.runtime.local import LocalEngine
 
 MODEL = ModelSpec(layers=1, d_model=32, heads=2, d_ff=64, sequence=16)
@@ -140,3 +141,16 @@ def test_the_prediction_sends_what_the_run_sends():
     assert plan.predicted["server_in_bytes"] == sent["server_in"]
     whole = sent["server_out"] + sent["saved"]
     assert plan.predicted["server_out_bytes"] + plan.predicted["cached_bytes"] == pytest.approx(whole, rel=0.02)
+
+
+def test_a_sweep_is_an_experiment_for_each_entry():
+    points = [p.experiment for p in sweep_points(load_experiment("cleave-scaling"))]
+    assert [p.topology.homes for p in points] == [2, 4, 8, 16, 32, 2, 4, 8]
+    assert [p.training.runner for p in points] == ["cleave"] * 5 + ["tensor_parallel"] * 3
+    assert not any(p.sweep for p in points)
+
+
+def test_a_sweep_entry_that_can_not_be():
+    loaded = load_experiment("cleave-scaling", ("sweep=[{topology.homes: 2}, {topology.houses: 4}]",))
+    with pytest.raises(InputError, match=r"(?s)sweep.*houses"):
+        sweep_points(loaded)
