@@ -50,6 +50,7 @@ class Results:
     tables: Sequence[Table]
     titles: Mapping[str, str]  # of strategies
     base: str  # the experiment that all started from, YAML
+    asked: int = 0  # points of all questions, simulated or not
 
 
 def cell_text(cell: Cell | None, metric: str) -> str:
@@ -245,7 +246,7 @@ def markdown(results: Results, command: str = "make results") -> str:
         "start from is `experiments/results/base.yaml`, what is varied is in `experiments/results/questions.yaml`. "
         "Devices and their speeds are those of `traces/devices`: measured CPU speeds, not peak figures. Cells say "
         "where a strategy can't run, and what memory it would need.", "",
-        "## The paper's claims", "",
+        *_incomplete(results, command), "## The paper's claims", "",
         *claims(results),
     ]
     for t in results.tables:
@@ -255,6 +256,13 @@ def markdown(results: Results, command: str = "make results") -> str:
         lines += [f"![{METRICS[m].title}](results/{figure_name(t.name, m)})" for m in t.figures if drawable(t, m)]
         lines += ["", *_bound(t, results.titles), *_reasons(t, results.titles), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _incomplete(results: Results, command: str) -> list[str]:
+    done = sum(len(t.cells) for t in results.tables)
+    if done >= results.asked:
+        return []
+    return [f"**Incomplete:** {done} of {results.asked} points are in results.json; `{command}` simulates all.", ""]
 
 
 def shown_metrics(t: Table) -> list[str]:
@@ -296,4 +304,5 @@ def results_of(questions: Any, answers: Sequence[Any], base: str = "") -> Result
               {(s, v): c for (name, s, v), c in cells.items() if name == q.name})
         for q in questions.questions.values() if any(name == q.name for name, _, _ in cells)
     ]  # fmt: skip
-    return Results(tables, {name: s.title for name, s in questions.strategies.items()}, base)
+    asked = sum(len(q.points) for q in questions.questions.values())
+    return Results(tables, {name: s.title for name, s in questions.strategies.items()}, base, asked)
