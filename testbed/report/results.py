@@ -112,7 +112,7 @@ def _pairs(results: Results, metric: str) -> list[tuple[Table, str, str, float, 
     return found
 
 
-def _range(numbers: Sequence[float], show: Callable[[float], str] = lambda x: f"{x:.2g}×") -> str:
+def _range(numbers: Sequence[float], show: Callable[[float], str] = lambda x: f"{text.number(float(f'{x:.2g}'))}×") -> str:
     low, high = show(min(numbers)), show(max(numbers))
     return low if low == high else f"{low} to {high}"
 
