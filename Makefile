@@ -24,8 +24,14 @@ $(STAMP): requirements.txt pyproject.toml scripts/setup
 quickstart: setup
 	$(SUDO) $(VENV)/bin/testbed run experiments/quickstart.yaml
 
+# unit tests side by side; what measures a network needs the machine for itself
 test: setup
+ifdef ARGS
 	$(SUDO) $(PY) -m pytest -q $(ARGS)
+else
+	$(SUDO) env OMP_NUM_THREADS=1 $(PY) -m pytest -q -n auto --dist worksteal tests/unit
+	$(SUDO) $(PY) -m pytest -q tests/emulation tests/kernel
+endif
 
 bench: setup
 	$(SUDO) $(PY) -m tests.bench $(ARGS)
