@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,8 +112,8 @@ def _pairs(results: Results, metric: str) -> list[tuple[Table, str, str, float, 
     return found
 
 
-def _range(numbers: Sequence[float], show: Callable[[float], str] = lambda x: f"{text.number(float(f'{x:.2g}'))}×") -> str:
-    low, high = show(min(numbers)), show(max(numbers))
+def _range(ratios: Sequence[float]) -> str:
+    low, high = (f"{text.number(float(f'{x:.2g}'))}×" for x in (min(ratios), max(ratios)))
     return low if low == high else f"{low} to {high}"
 
 

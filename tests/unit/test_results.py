@@ -34,6 +34,8 @@ QUESTIONS = {
                      "strategies": ["1f1b"], "loses": 1.5, "figures": []},
         "churn": {"title": "Churn", "axis": {"title": "Stay", "values": {"always": {}, "0.01": {}}},
                   "strategies": ["1f1b"], "churn_h": {"0.01": 0.01}},
+        "long": {"title": "Long", "set": {"training.steps": 10**6, "time_limit": "900 d"},
+                 "axis": {"title": "Devices", "values": {3: {}}}, "strategies": ["1f1b"]},
     },
 }  # fmt: skip
 
@@ -112,7 +114,7 @@ def test_the_whole_way_in_processes(tmp_path):
 
 
 def test_a_simulation_that_takes_too_long_is_given_up(tmp_path):
-    make_results(written(tmp_path), ["sizes"], tmp_path / "docs", tmp_path / "runs", limit_s=0.5)
+    make_results(written(tmp_path), ["long"], tmp_path / "docs", tmp_path / "runs", limit_s=1)
     statuses = {a.status for a in from_json((tmp_path / "docs" / "results" / "results.json").read_text())}
     assert statuses == {"gave-up"}
     assert "not simulated" in (tmp_path / "docs" / "results.md").read_text()
