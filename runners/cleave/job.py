@@ -57,8 +57,8 @@ class Task:
     """One block on one device. `parent`: the task that it replaces in part; `children`: those that replace it."""
 
     __slots__ = (
-        "block", "children", "deadline_s", "device", "done", "down_bytes", "down_from_s", "flops", "generation", "id",
-        "job", "parent", "resident_bytes", "sent_s", "tries", "up_bytes",
+        "block", "children", "deadline_s", "device", "done", "down_bytes", "down_from_s", "expected_s", "flops",
+        "generation", "id", "job", "parent", "resident_bytes", "sent_s", "tries", "up_bytes",
     )  # fmt: skip
 
     def __init__(self, job: Job, block: Block, parent: Task | None = None):
@@ -68,7 +68,7 @@ class Task:
         self.tries = parent.tries if parent is not None else 0
         self.generation = 0
         self.flops = 2.0 * block.products * block.rows * block.columns * job.product.gemm.k
-        self.sent_s = self.down_from_s = self.deadline_s = 0.0
+        self.sent_s = self.down_from_s = self.deadline_s = self.expected_s = 0.0
         self.down_bytes = self.up_bytes = 0
         k, rows, columns = job.product.gemm.k, block.rows, block.columns
         self.resident_bytes = FLOAT * block.products * (k * (rows + columns) + rows * columns)  # at the device

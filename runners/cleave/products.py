@@ -72,6 +72,7 @@ class Products:
         self.saved_bytes = 0  # not sent since the device had it
         self.duplicates = 0
         self.messages = 0
+        self._lateness = 1.0  # how long results take, over what was expected; a running mean, at least 1
         self._out_free_s = 0.0  # when the server's uplink will be
 
     # -- for the training loop ---------------------------------------------------------
@@ -291,7 +292,9 @@ class Products:
         peer.unasked_bytes, peer.unasked_from_s = 0, None
         self._out_free_s = max(now, self._out_free_s) + 8 * nbytes / self._cluster.server.link.uplink_bps
         expected = peer.expect_s(self._out_free_s, nbytes, task.flops, task.up_bytes)
-        task.deadline_s = now + max(self._options.straggler * (expected - now), expected - now + OVERDUE_S)
+        wait = self._lateness * (expected - now)
+        task.expected_s = expected - now
+        task.deadline_s = now + max(self._options.straggler * wait, wait + OVERDUE_S)
         heapq.heappush(self._deadlines, (task.deadline_s, task.id))
         self._watch_again.set()
         peer.tasks[task.id] = self._tasks[task.id] = task
@@ -381,6 +384,9 @@ class Products:
         self._wake.set()
         self.up_bytes[peer.name] = self.up_bytes.get(peer.name, 0) + task.up_bytes
         received_s, began_s, ended_s = message.meta["t"]
+        if task.expected_s > 0:  # what the expectation does not know of, such as the server's own work, makes all late
+            ratio = (self._node.now() - task.sent_s) / task.expected_s
+            self._lateness = max(1.0, 0.9 * self._lateness + 0.1 * ratio)
         peer.meter.note(task, peer.rates, received_s, began_s, ended_s, message.sent_s, message.received_s)
         if not peer.tasks:
             peer.forget_clocks()
@@ -461,7 +467,8 @@ class Products:
         usable = self._usable()
         others = [p for p in usable if p is not peer]
         as_late = sum(1 for p in others if p.tasks and next(iter(p.tasks.values())).sent_s <= task.sent_s)
-        if not others or 2 * as_late >= len(usable):  # no one to help, or everyone is as late: the server's link, say
+        second = task.parent is not None  # it was taken over once: passing it on and on helps nobody
+        if second or not others or 2 * as_late >= len(usable):  # no one to help, or everyone is as late: the server's link, say
             task.deadline_s = self._node.now() + max(OVERDUE_S, 2 * (task.deadline_s - task.sent_s))
             heapq.heappush(self._deadlines, (task.deadline_s, task.id))
             return
@@ -472,7 +479,7 @@ class Products:
             self._replan()
         waiting = [item for _, _, item in peer.waiting if isinstance(item, Task)]
         peer.waiting.clear()
-        late = [t for t in peer.tasks.values() if not t.satisfied and not t.children]
+        late = [t for t in peer.tasks.values() if not t.satisfied and not t.children and t.parent is None]
         self._reassign(late + waiting, avoid={peer.name})
 
     # -- membership --------------------------------------------------------------------
