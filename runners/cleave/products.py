@@ -468,7 +468,8 @@ class Products:
         others = [p for p in usable if p is not peer]
         as_late = sum(1 for p in others if p.tasks and next(iter(p.tasks.values())).sent_s <= task.sent_s)
         second = task.parent is not None  # it was taken over once: passing it on and on helps nobody
-        if second or not others or 2 * as_late >= len(usable):  # no one to help, or everyone is as late: the server's link, say
+        # no one to help, or everyone is as late (the server's link, say): go on waiting
+        if second or not others or 2 * as_late >= len(usable):
             task.deadline_s = self._node.now() + max(OVERDUE_S, 2 * (task.deadline_s - task.sent_s))
             heapq.heappush(self._deadlines, (task.deadline_s, task.id))
             return
