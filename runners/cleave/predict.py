@@ -6,11 +6,8 @@ ahead, blocks that are there already. What the devices, links and TCP do is a mo
 each: the
 server's event loop and link, a device's downlink, its processor, its uplink.
 
-TCP starts slowly: a connection sends ten segments, then twice as many every round trip (RFC 6928, RFC 5681), until
-what is on
-its way fills the path; and it starts again after a silence longer than its retransmission timeout, at least 0.2 s
-(RFC 2861,
-as Linux has it). On home links that is a few round trips for the first message and nothing while the traffic goes on.
+TCP's slow start and idle restart are `testbed.cluster.tcp`'s: on home links a few round trips for the first message
+and nothing while the traffic goes on.
 """
 
 from __future__ import annotations
@@ -33,11 +30,11 @@ from runners.costs import layer_costs
 from runners.models.gpt import layer_count
 from runners.planning.gemm import default_rates
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
+from testbed.cluster.tcp import Window
 from testbed.runtime import Message, Plan
 from testbed.runtime.local_node import VirtualClock
 
-INITIAL_WINDOW_BYTES = 10 * 1448
-IDLE_S = 0.2
+BUFFER_S = 0.1  # of the bottleneck's queue, where the experiment does not say otherwise
 # Real seconds that the emulation's own software takes: a message in an event loop, a computation in its thread.
 MESSAGE_S = 150e-6
 BYTE_S = 0.5e-9
@@ -53,23 +50,16 @@ class TcpPath:
         self._rate = rate_bps / 8
         self._delay = delay_s
         self._rtt = delay_s + back_s
-        self._window = float(INITIAL_WINDOW_BYTES)
+        self._window = Window()
         self._free_s = 0.0
 
     def deliver(self, nbytes: float, at_s: float) -> float:
         """When the last byte of a message handed over at `at_s` arrives."""
-        start = max(at_s, self._free_s)
-        if start - self._free_s > max(IDLE_S, IDLE_S + self._rtt):
-            self._window = float(INITIAL_WINDOW_BYTES)
-        took, left = 0.0, float(nbytes)
-        while left > 0:
-            if self._window >= self._rate * self._rtt or left <= self._window:
-                took += left / self._rate
-                break
-            took += self._rtt
-            left -= self._window
-            self._window *= 2
-        self._free_s = start + took
+        if at_s > self._free_s:  # it was idle: another burst
+            self._window.end(self._rate, self._rtt, BUFFER_S, self._free_s)
+            self._window.begin(self._rtt, at_s)
+        self._free_s = max(at_s, self._free_s) + nbytes / self._rate
+        self._free_s += self._window.pause(nbytes, self._rate, self._rtt)
         return self._free_s + self._delay
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-INITIAL_WINDOW_BYTES = 10 * 1448
+from testbed.cluster.tcp import INITIAL_WINDOW
+
 IDLE_S = 0.5  # by then the window has been halved two or three times (a timeout is 0.2 s and a round trip)
 
 
 def slow_start_s(nbytes: float, rate_bps: float, rtt_s: float) -> float:
     """Seconds beyond 8 bytes / rate until the last of `nbytes` has left, on a connection that was idle."""
-    window, sent, waited = INITIAL_WINDOW_BYTES, 0.0, 0.0
+    window, sent, waited = INITIAL_WINDOW, 0.0, 0.0
     full = rate_bps * rtt_s / 8  # the window that keeps the link busy
     while window < full and sent + window < nbytes:
         waited += rtt_s - 8 * window / rate_bps

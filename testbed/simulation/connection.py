@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from testbed.cluster.tcp import MAX_WINDOW, MSS, Window
 from testbed.simulation import tcp
 from testbed.simulation.fluid import Flow
 
@@ -36,7 +37,7 @@ class Connection:
         self.network, self.source, self.to, self.deliver = network, source, to, deliver
         self.flow = Flow(network.path(source, to), self._served)
         self._queue: deque[tuple[float, Any]] = deque()  # bytes on the wire, item
-        self._window = tcp.Window()
+        self._window = Window()
         self._state = _IDLE
         self._established = False
         self._epoch = 0  # grows with each cut: timers of before are void
@@ -57,7 +58,7 @@ class Connection:
         n, source, to = self.network, self.source, self.to
         self.delay_s, self.rtt_s = n.delay_s(source, to), n.rtt_s(source, to)
         self._sigma_s, self._loss = n.sigma_s(source, to), n.loss(source, to)
-        limit = min(tcp.lossy_rate(self._loss, self.rtt_s), tcp.MAX_WINDOW / max(self.rtt_s, 1e-4))
+        limit = min(tcp.lossy_rate(self._loss, self.rtt_s), MAX_WINDOW / max(self.rtt_s, 1e-4))
         n.fluid.set_limit(self.flow, limit)
 
     @property
@@ -137,7 +138,7 @@ class Connection:
         """Its last byte leaves the last bottleneck at `left_s`."""
         at = left_s + self.delay_s
         if self._sigma_s > 0 or self._loss > 0:
-            at = max(left_s, at + self._late_s(max(1, int(wire / tcp.MSS))))
+            at = max(left_s, at + self._late_s(max(1, int(wire / MSS))))
         self._last_arrival_s = at = max(at, self._last_arrival_s)
         self._in_flight.append(item)
         self.network.loop.at(at, self._arrived, self._epoch)
@@ -194,7 +195,7 @@ class Connection:
         if self._head_left > 0 and self._queue:
             self._queue[0] = (self._head_left, self._queue[0][1])
         self._head_left = 0.0
-        self._window = tcp.Window()
+        self._window = Window()
         self._free_s = now
         self._state = _IDLE
         if self._queue:

@@ -3,39 +3,26 @@
 A model of Linux's TCP (net/ipv4/tcp*.c) and of ZeroMQ's handshake on it, as far as they decide when the last byte of a
 message arrives. docs/simulation.md says what is left out.
 
-Sending of a burst is clocked by acknowledgements. In a round trip R a connection sends its window w, and the window
-doubles until it fills the connection's share of the path, r R. From then on the share alone decides. So a burst of S
-bytes is later than S / r by the pauses of its first k rounds,
-
-    pause(S) = k R - w (2^k - 1) / r,    k = the rounds that end before the burst does and before w 2^k >= r R
-
-(Cardwell, Savage, Anderson: Modeling TCP latency, INFOCOM 2000, equations 5 to 15, with growth factor 2, as Linux
-counts bytes). The fluid network knows nothing of them; they are added where the bytes end.
+Slow start and idle restart are `testbed.cluster.tcp`'s. The fluid network knows nothing of a burst's pauses; they are
+added where the bytes end.
 """
 
 from __future__ import annotations
 
 import math
 
-MSS = 1448  # bytes of payload in a full packet: 1500 less IPv4, TCP and timestamps
+from testbed.cluster.tcp import CUBIC_BETA, MSS, retransmission_timeout_s
+
 FRAME_BYTES = 1514  # of Ethernet, that carry them
-INITIAL_WINDOW = 10 * MSS  # RFC 6928
-MIN_RTO_S = 0.2  # TCP_RTO_MIN
 MAX_RTO_S = 120.0
-MAX_WINDOW = 3 * 2**20  # bytes; half of Linux's default tcp_rmem and tcp_wmem maxima (6 and 4 MiB) may be payload
 HANDSHAKE_RTTS = 3.0  # TCP's SYN, then ZMTP 3: signatures, greeting, READY (rfc.zeromq.org/spec/23)
-CUBIC_C, CUBIC_BETA = 0.4, 0.7  # RFC 9438
+CUBIC_C = 0.4  # RFC 9438
 
 
 def wire_bytes(payload: float) -> float:
     """Payload as the links' goodput sees it: a short last packet has a full packet's headers."""
     packets = math.ceil(payload / MSS)
     return (payload + packets * (FRAME_BYTES - MSS)) * MSS / FRAME_BYTES
-
-
-def retransmission_timeout_s(rtt_s: float) -> float:
-    """Linux: smoothed RTT plus its variation, the latter at least TCP_RTO_MIN."""
-    return rtt_s + MIN_RTO_S
 
 
 def lossy_rate(loss: float, rtt_s: float) -> float:
@@ -48,50 +35,6 @@ def lossy_rate(loss: float, rtt_s: float) -> float:
     cubic = (CUBIC_C * (3 + CUBIC_BETA) / (4 * (1 - CUBIC_BETA))) ** 0.25 * (rtt_s / loss) ** 0.75
     reno = math.sqrt(1.5 / loss)
     return max(cubic, reno) * MSS / max(rtt_s, 1e-4)
-
-
-class Window:
-    """The congestion window of one direction of a connection, in bytes, over its bursts."""
-
-    __slots__ = ("size", "idle_since_s", "_start", "_bytes", "_rounds")
-
-    def __init__(self) -> None:
-        self.size = float(INITIAL_WINDOW)
-        self.idle_since_s: float | None = None
-        self._start = self.size  # of the burst under way
-        self._bytes = 0.0
-        self._rounds = 0
-
-    def begin(self, rtt_s: float, now_s: float) -> None:
-        """The connection was idle and has something to send: RFC 2861, as in Linux's tcp_cwnd_restart."""
-        if self.idle_since_s is not None and self.size > INITIAL_WINDOW:
-            halvings = int((now_s - self.idle_since_s) / retransmission_timeout_s(rtt_s))
-            if halvings > 0:
-                self.size = max(float(INITIAL_WINDOW), self.size / 2.0 ** min(halvings, 30))
-        self._start, self._bytes, self._rounds = self.size, 0.0, 0
-
-    def pause(self, nbytes: float, share: float, rtt_s: float) -> float:
-        """How long the burst pauses for acknowledgements in its next `nbytes`, at `share` bytes/s [s]."""
-        self._bytes += nbytes
-        w, before = self._start, self._rounds
-        if w * 2.0**before >= share * rtt_s or w * (2.0 ** (before + 1) - 1) >= self._bytes:
-            return 0.0
-        rounds, full = before, share * rtt_s
-        while w * 2.0**rounds < full and w * (2.0 ** (rounds + 1) - 1) < self._bytes:
-            rounds += 1
-        self._rounds = rounds
-        return max(0.0, (rounds - before) * rtt_s - w * (2.0**rounds - 2.0**before) / share)
-
-    def end(self, share: float, rtt_s: float, buffer_s: float, now_s: float) -> None:
-        """The burst is over: what it left of the window.
-
-        It has grown by what was acknowledged while it was more than half used (tcp_is_cwnd_limited). On a full
-        path it ends in a loss at the latest when the bottleneck's buffer is full, and cubic keeps 0.7 of it.
-        """
-        if 2 * self._bytes > self.size:
-            most = max(CUBIC_BETA * share * (rtt_s + buffer_s), self._start)
-            self.size = max(float(INITIAL_WINDOW), min(self.size + self._bytes, most, MAX_WINDOW))
-        self.idle_since_s = now_s
 
 
 def outage_end_s(cut_s: float, mended_s: float, rtt_s: float, most_s: float = MAX_RTO_S) -> float:

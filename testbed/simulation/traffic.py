@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from testbed.simulation.tcp import FRAME_BYTES, MSS
+from testbed.cluster.tcp import MSS
+from testbed.simulation.tcp import FRAME_BYTES
 
 if TYPE_CHECKING:
     from testbed.simulation.engine import Simulation

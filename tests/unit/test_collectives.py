@@ -12,9 +12,10 @@ from runners.data_parallel.planner import cut_buckets
 from runners.data_parallel.timing import ring_s
 from runners.messaging import Outbox
 from runners.planning.shares import whole_shares
-from runners.planning.tcp import INITIAL_WINDOW_BYTES, fair_rates, slow_start_s
+from runners.planning.tcp import fair_rates, slow_start_s
 from runners.tensor_parallel.timing import all_reduce_s
 from testbed.cluster import Link
+from testbed.cluster.tcp import INITIAL_WINDOW
 from testbed.runtime import Plan
 from testbed.runtime.local import LocalEngine
 
@@ -106,11 +107,11 @@ def test_fair_rates_fill_the_link_and_favour_nobody(rates, capacity):
 
 
 def test_slow_start_costs_round_trips_until_the_window_fills_the_link():
-    assert slow_start_s(INITIAL_WINDOW_BYTES, 1e9, 0.1) == 0.0  # leaves in one window
+    assert slow_start_s(INITIAL_WINDOW, 1e9, 0.1) == 0.0  # leaves in one window
     assert slow_start_s(1e6, 1e6, 0.01) == 0.0  # ten segments are more than the link holds
-    one_round = slow_start_s(2 * INITIAL_WINDOW_BYTES, 1e9, 0.1)
-    assert one_round == pytest.approx(0.1 - 8 * INITIAL_WINDOW_BYTES / 1e9)
-    assert slow_start_s(1e7, 1e8, 0.1) == pytest.approx(sum(0.1 - 8 * 2**k * INITIAL_WINDOW_BYTES / 1e8 for k in range(7)))
+    one_round = slow_start_s(2 * INITIAL_WINDOW, 1e9, 0.1)
+    assert one_round == pytest.approx(0.1 - 8 * INITIAL_WINDOW / 1e9)
+    assert slow_start_s(1e7, 1e8, 0.1) == pytest.approx(sum(0.1 - 8 * 2**k * INITIAL_WINDOW / 1e8 for k in range(7)))
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=12), st.integers(1, 15))

@@ -5,10 +5,10 @@ import os
 import queue
 import time
 
-from testbed.runtime.failure_detector import DetectorSettings
 from testbed.emulation.heartbeats import MembershipClient, MembershipServer
 from testbed.emulation.membership import Expelled, Joined
 from testbed.runtime import MembershipEvent
+from testbed.runtime.failure_detector import DetectorSettings
 
 FAST = DetectorSettings(interval_s=0.02, floor_s=0.3, ceiling_s=2.0)
 _ports = itertools.count(20000 + os.getpid() % 20000)

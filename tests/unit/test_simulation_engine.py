@@ -5,6 +5,7 @@ import torch
 
 from testbed.cluster import Cluster, Device, Link, LinkState, ModelSpec, SharedLink, TrainingSpec
 from testbed.cluster.model import SERVER
+from testbed.cluster.tcp import INITIAL_WINDOW, Window
 from testbed.runtime import ANY, PeerLost, Plan
 from testbed.simulation import tcp
 from testbed.simulation.engine import PortChange, Simulation
@@ -248,18 +249,18 @@ def test_details_beyond_the_limit_are_only_in_the_totals():
 
 
 def test_slow_start_doubles_a_round_until_the_share_is_full():
-    window = tcp.Window()
+    window = Window()
     window.begin(0.1, 0.0)
     # 14,480 bytes, pause, 28,960 bytes, pause, …, at a rate that a round trip's worth of 8 windows fills
-    share = 8 * tcp.INITIAL_WINDOW / 0.1
-    assert window.pause(tcp.INITIAL_WINDOW, share, 0.1) == 0.0
-    assert window.pause(1.0, share, 0.1) == pytest.approx(0.1 - tcp.INITIAL_WINDOW / share)
-    assert window.pause(1e9, share, 0.1) == pytest.approx(0.3 - 7 * tcp.INITIAL_WINDOW / share - 0.1 * 7 / 8)
+    share = 8 * INITIAL_WINDOW / 0.1
+    assert window.pause(INITIAL_WINDOW, share, 0.1) == 0.0
+    assert window.pause(1.0, share, 0.1) == pytest.approx(0.1 - INITIAL_WINDOW / share)
+    assert window.pause(1e9, share, 0.1) == pytest.approx(0.3 - 7 * INITIAL_WINDOW / share - 0.1 * 7 / 8)
     assert window.pause(1e9, share, 0.1) == 0.0
 
 
 def test_an_idle_connection_falls_back_to_its_initial_window():
-    window = tcp.Window()
+    window = Window()
     window.begin(0.05, 0.0)
     window.pause(1e6, 1e6, 0.05)
     window.end(1e6, 0.05, 0.1, 1.0)
@@ -270,4 +271,4 @@ def test_an_idle_connection_falls_back_to_its_initial_window():
     window.begin(0.05, 1.55)
     assert window.size == pytest.approx(grown / 4)
     window.begin(0.05, 10.0)
-    assert window.size == tcp.INITIAL_WINDOW
+    assert window.size == INITIAL_WINDOW
