@@ -94,7 +94,7 @@ def neighbours_of(host: HostPort, hosts: Sequence[HostPort]) -> list[HostPort]:
     return [other for other in hosts if other.index == 0]
 
 
-def setup_commands(host: HostPort, hosts: Sequence[HostPort], congestion_control: str) -> list[str]:
+def setup_commands(host: HostPort, hosts: Sequence[HostPort], congestion_control: str, rto_min_s: float) -> list[str]:
     """What `set_up` does, as commands: for the manifest and for --dry-run."""
     others = neighbours_of(host, hosts)
     ip, dev = f"ip -n {host.netns}", f"dev {host.interface}"
@@ -105,7 +105,7 @@ def setup_commands(host: HostPort, hosts: Sequence[HostPort], congestion_control
         f"{ip} link set {host.interface} up",
         f"{ip} addr add {host.ip}/{names.SUBNET_BITS} {dev} noprefixroute",
         f"{ip} route replace 10.0.0.0/{names.SUBNET_BITS} {dev} proto kernel scope link src {host.ip} "
-        f"congctl {congestion_control}",
+        f"congctl {congestion_control} rto_min {round(1e3 * rto_min_s)}ms",
     ]
     if others:
         lines.append(f"{ip} neigh replace {others[0].ip} lladdr {others[0].mac} {dev} nud permanent")
@@ -148,12 +148,12 @@ def require_congestion_control(name: str) -> None:
             raise unknown("network.congestion_control", "congestion control", name, available())
 
 
-def set_up(hosts: Iterable[HostPort], congestion_control: str) -> None:
+def set_up(hosts: Iterable[HostPort], congestion_control: str, rto_min_s: float) -> None:
     """Address, route, ARP entries and loopback of each host, whose namespace and interface exist.
 
     The congestion control is an attribute of the route, not the namespace's sysctl: that one takes only
     names that the whole machine allows to everyone (tcp_allowed_congestion_control), a setting which is not
-    ours to change.
+    ours to change. So is the least retransmission timeout, which also says when an idle connection starts slowly anew.
 
     Raises:
         OSError: the kernel refused something.
@@ -176,7 +176,7 @@ def set_up(hosts: Iterable[HostPort], congestion_control: str) -> None:
                 netlink.link_up(1),
                 netlink.link_up(index),
                 netlink.address(index, host.ip, names.SUBNET_BITS),
-                netlink.subnet_route(index, host.ip, names.SUBNET_BITS, congestion_control),
+                netlink.subnet_route(index, host.ip, names.SUBNET_BITS, congestion_control, rto_min_s),
             ])
             arp = b"".join(entry(index, other) for other in neighbours_of(host, hosts))
             if arp:

@@ -158,14 +158,16 @@ def address(index: int, ip: str, prefix: int) -> Request:
     return _NEWADDR, _CREATE | _REPLACE, body
 
 
-def subnet_route(index: int, ip: str, prefix: int, congestion_control: str) -> Request:
-    """ip route replace SUBNET dev … src IP congctl NAME"""
+def subnet_route(index: int, ip: str, prefix: int, congestion_control: str, rto_min_s: float) -> Request:
+    """ip route replace SUBNET dev … src IP congctl NAME rto_min MS"""
     number = struct.unpack(">I", socket.inet_aton(ip))[0] & (0xFFFFFFFF << (32 - prefix))
     table, protocol, scope, kind = 254, 2, 253, 1  # main, kernel, link, unicast
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, table, protocol, scope, kind, 0)
     body += attribute(1, struct.pack(">I", number)) + attribute(4, struct.pack("=i", index))
     body += attribute(7, socket.inet_aton(ip))
-    body += attribute(8, attribute(16, congestion_control.encode() + b"\0"))
+    locked = attribute(1, struct.pack("=I", 1 << 13))  # or the kernel takes it for a hint
+    rto_min = locked + attribute(13, struct.pack("=I", round(1e3 * rto_min_s)))
+    body += attribute(8, attribute(16, congestion_control.encode() + b"\0") + rto_min)
     return _NEWROUTE, _CREATE | _REPLACE, body
 
 
