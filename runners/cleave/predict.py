@@ -123,8 +123,9 @@ class ModelNode:
         nbytes = 200.0 + sum(t.nbytes for t in tensors)
         device, link = self._devices[to], self.device.link
         self._loop_free_s = max(self.now(), self._loop_free_s) + MESSAGE_S + BYTE_S * nbytes
-        start = max(self._loop_free_s, self._out_free_s)
-        self._out_free_s = start + 8 * nbytes / link.uplink_bps
+        start = self._loop_free_s
+        # devices' flows share the server's link: it holds up only what all of them together can't get through it
+        self._out_free_s = max(start, self._out_free_s) + 8 * nbytes / link.uplink_bps
         received = max(device.down.deliver(nbytes, start), self._out_free_s)
         if "i" not in meta:
             device.kept[meta["s"]] = tuple(tensors[0].shape)

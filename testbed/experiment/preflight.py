@@ -24,7 +24,7 @@ from testbed.emulation.link_model import GOODPUT_BYTES
 from testbed.experiment.setup import RunSetup
 from testbed.measurement.host_monitor import memory
 
-USABLE = 0.6  # of the cores: what computes at once must not wait, and the kernel and the monitors need some
+USABLE = 0.45  # of the cores: what computes at once must not wait, and the kernel and the monitors need some
 DELAY_LINE_USABLE = 0.5  # of its one core: beyond, packets wait for it
 ENGINE_CORES = 0.06  # for monitors, recording and display, whatever the time dilation
 # Core-seconds that a message takes in all: serialization, sending, receiving, asyncio at both ends, the hand-over to

@@ -23,9 +23,9 @@ SMALL = (
     "availability={trace: traces/availability/quickstart.csv, assign: by-name, mapping: {h2: two-leave-05}, churn: kill}",
 )  # fmt: skip
 JOBS = {
-    "ps": "training={runner: data_parallel, reduce: ps, batch: 8, micro_batches: 2, steps: 16}",
-    "ring": "training={runner: data_parallel, reduce: ring, batch: 8, micro_batches: 2, steps: 16, checkpoint_every: 3}",
-    "tensor": "training={runner: tensor_parallel, batch: 8, micro_batches: 1, steps: 12, checkpoint_every: 3}",
+    "ps": "training={runner: data_parallel, reduce: ps, batch: 8, micro_batches: 2, steps: 8}",
+    "ring": "training={runner: data_parallel, reduce: ring, batch: 8, micro_batches: 2, steps: 8, checkpoint_every: 3}",
+    "tensor": "training={runner: tensor_parallel, batch: 8, micro_batches: 1, steps: 7, checkpoint_every: 3}",
 }
 
 
@@ -45,4 +45,4 @@ def test_killed_device_and_losses_of_one_device(job, tmp_path):
     lost = events[(events["event"] == "recovery") & (events["kind"] != "join")]
     assert "h2" in set(lost["peer"])
     data = events[(events["event"] == "transfer") & events["tag"].str.contains("gradient|reduce", na=False)]
-    assert len(data) > 100
+    assert len(data) > 50

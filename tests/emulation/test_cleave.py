@@ -18,7 +18,7 @@ from testbed.experiment.setup import run_setup
 pytestmark = [pytest.mark.emulation, pytest.mark.root]
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ["probes.seconds=0.3 s", "outputs.report=false", "outputs.timeline=false", "model.d_model=64", "model.layers=1",
+SMALL = ["tdf=1", "probes.seconds=0.3 s", "outputs.report=false", "outputs.timeline=false", "model.d_model=64", "model.layers=1",
          "model.sequence=32", "training.batch=8", "training.local=never"]  # fmt: skip
 
 
