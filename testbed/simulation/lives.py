@@ -15,7 +15,7 @@ from testbed.simulation.views import Log, LoggedView
 if TYPE_CHECKING:
     from testbed.simulation.engine import Simulation
 
-START_S = 0.1  # from the launch of a worker process until it asks to join: 0.09 to 0.15 s in emulation, on an idle machine
+START_S = 0.1  # from the launch of a worker until it asks to join: 0.09 to 0.15 s in emulation on an idle machine
 GRACE_S = 1.0  # for `work` to end by itself after its lease ran out (the emulation's)
 MANY_DEVICES = 128  # from here on, only the server's view is recorded
 
