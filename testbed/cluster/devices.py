@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -35,23 +37,34 @@ def load_profiles(path: str | Path = SHIPPED) -> dict[str, DeviceProfile]:
     Raises:
         InputError: no such file, not YAML, an unknown or missing key, or an impossible value.
     """
+    profiles: dict[str, DeviceProfile] = {}
+    for where, name, entry in named_entries(
+            path, "device profiles", "expected profiles by name, such as 'laptop: {speed: …, memory: …}'"):
+        if name in profiles:
+            raise InputError(where, "a profile of this name exists already")
+        profiles[name] = _profile(where, name, entry)
+    return profiles
+
+
+def named_entries(path: str | Path, what: str, expected: str) -> Iterator[tuple[str, str, Any]]:
+    """(where, name, entry) of each entry of a YAML file, or of all YAML files of a folder.
+
+    Raises:
+        InputError: no such file, not YAML, or no entries by name.
+    """
     path = Path(path)
     files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
     if not files or not files[0].is_file():
-        raise InputError(str(path), "no device profiles here; expected a YAML file or a folder of them")
-    profiles: dict[str, DeviceProfile] = {}
+        raise InputError(str(path), f"no {what} here; expected a YAML file or a folder of them")
     for file in files:
         try:
-            content = yaml.safe_load(file.read_text())
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InputError(str(file), f"is not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(content, dict):
-            raise InputError(str(file), "expected profiles by name, such as 'laptop: {speed: …, memory: …}'")
+            raise InputError(str(file), expected)
         for name, entry in content.items():
-            if name in profiles:
-                raise InputError(f"{file}, {name}", "a profile of this name exists already")
-            profiles[str(name)] = _profile(f"{file}, {name}", str(name), entry)
-    return profiles
+            yield f"{file}, {name}", str(name), entry
 
 
 def _profile(where: str, name: str, entry: object) -> DeviceProfile:

@@ -10,9 +10,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from testbed.cluster.devices import SHIPPED, DeviceProfile
+from testbed.cluster.devices import SHIPPED, DeviceProfile, named_entries
 from testbed.errors import InputError, unknown
 
 POPULATIONS = SHIPPED / "populations"
@@ -44,25 +42,13 @@ def load_populations(path: str | Path = POPULATIONS) -> dict[str, DevicePopulati
     Raises:
         InputError: no such file, not YAML, an unknown or missing key, or an impossible value.
     """
-    path = Path(path)
-    files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
-    if not files or not files[0].is_file():
-        raise InputError(str(path), "no device populations here; expected a YAML file or a folder of them")
     found: dict[str, DevicePopulation] = {}
-    for file in files:
-        try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(str(file), f"is not YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(content, dict):
-            raise InputError(str(file), "expected populations by name")
-        for name, entry in content.items():
-            where = f"{file}, {name}"
-            _check_keys(where, entry, _KEYS, ("parts",))
-            if not isinstance(entry["parts"], list) or not entry["parts"]:
-                raise InputError(f"{where}.parts", f"{entry['parts']!r}; expected a list of kinds with their shares")
-            parts = tuple(_part(f"{where}.parts[{i}]", part) for i, part in enumerate(entry["parts"]))
-            found[str(name)] = DevicePopulation(str(name), parts, " ".join(str(entry.get("source", "")).split()))
+    for where, name, entry in named_entries(path, "device populations", "expected populations by name"):
+        _check_keys(where, entry, _KEYS, ("parts",))
+        if not isinstance(entry["parts"], list) or not entry["parts"]:
+            raise InputError(f"{where}.parts", f"{entry['parts']!r}; expected a list of kinds with their shares")
+        parts = tuple(_part(f"{where}.parts[{i}]", part) for i, part in enumerate(entry["parts"]))
+        found[name] = DevicePopulation(name, parts, " ".join(str(entry.get("source", "")).split()))
     return found
 
 
