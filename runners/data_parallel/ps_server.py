@@ -22,6 +22,7 @@ from runners.data_parallel.helpers import choose_helpers
 from runners.data_parallel.options import parse_options
 from runners.data_parallel.planner import Assignment, Planner
 from runners.data_parallel.replica import make_replica
+from runners.inbox import Inbox
 from runners.messaging import Assembly, Outbox, cancel, chunks
 from runners.pipeline.coordinator import START_GRACE_S
 from runners.planning.paths import path
@@ -60,7 +61,7 @@ class Recovery:
     left: list[tuple[int, int, set[int]]] = field(default_factory=list)
 
 
-class ParameterServer:
+class ParameterServer(Inbox):
     """One training job, seen from the server."""
 
     def __init__(self, node: Node, plan: Plan):
@@ -116,21 +117,10 @@ class ParameterServer:
             await self.control.close()
             await self.bulk.close()
 
-    async def _pump(self, take, handler) -> None:
-        while True:
-            self.inbox.put_nowait((handler, await take()))
-
     async def _grace(self) -> None:
         await self.node.sleep(START_GRACE_S)
         self.grace_over = True
         self.inbox.put_nowait((self._try_begin, None))
-
-    def _ended(self, ended: asyncio.Future) -> None:
-        if not ended.cancelled() and ended.exception() is not None:
-            self.inbox.put_nowait((self._raise, ended.exception()))
-
-    async def _raise(self, error: BaseException) -> None:
-        raise error
 
     # -- who is there ----------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from runners.inbox import Inbox
 from runners.messaging import Outbox, cancel, chunks
 from runners.models.gpt import layer_count
 from runners.pipeline import protocol as p
@@ -38,7 +39,7 @@ class Peer:
     answered: int = 0
 
 
-class Coordinator:
+class Coordinator(Inbox):
     """One training job, seen from the server."""
 
     def __init__(self, node: Node, plan: Plan):
@@ -80,8 +81,8 @@ class Coordinator:
         ]
         tasks = [asyncio.create_task(pump) for pump in pumps]
         for task in tasks:
-            task.add_done_callback(self._pump_ended)
-        self.outbox.failed.add_done_callback(self._pump_ended)
+            task.add_done_callback(self._ended)
+        self.outbox.failed.add_done_callback(self._ended)
         try:
             await self._gather()
             while self.ledger.committed < self.steps:
@@ -93,21 +94,10 @@ class Coordinator:
             if self.states is not None:
                 await self.states.close()
 
-    async def _pump(self, take, handler) -> None:
-        while True:
-            self.inbox.put_nowait((handler, await take()))
-
     async def _grace(self) -> None:
         await self.node.sleep(START_GRACE_S)
         self.grace_over = True
         self.inbox.put_nowait((self._try_start, None))
-
-    def _pump_ended(self, ended: asyncio.Future) -> None:
-        if not ended.cancelled() and ended.exception() is not None:
-            self.inbox.put_nowait((self._raise, ended.exception()))
-
-    async def _raise(self, error: BaseException) -> None:
-        raise error
 
     # -- what happens ----------------------------------------------------------------
 
@@ -248,7 +238,7 @@ class Coordinator:
         state, holders = self._newest()
         sources = transfers(assignment.layers_by_device, state, SERVER, holders)
         self.states = Outbox(self.node)
-        self.states.failed.add_done_callback(self._pump_ended)
+        self.states.failed.add_done_callback(self._ended)
         for name, got in sources.items():
             self._give(name, state, [i for i, source in got.items() if source == SERVER])
         self._settle_upload()  # after _give: it may drop the parts of a copy that was given from
