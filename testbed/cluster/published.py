@@ -1,16 +1,18 @@
 """Published models by name, as shapes: nothing is downloaded, and no weights are published ones.
 
-OPT: Zhang et al. 2022, "OPT: Open Pre-trained Transformer Language Models", Table 1, with d_ff, vocabulary (50,272)
-and context (2,048) of the released config.json files (facebook/opt-*). The released opt-350m is post-norm with a
-512-wide embedding, unlike its row in the table; here it has the table's shape.
+OPT: Zhang et al. 2022, "OPT: Open Pre-trained Transformer Language Models", Table 1 (layers, heads, d_model), which
+github.com/facebookresearch/metaseq, metaseq/launcher/opt_job_constants.py, repeats with d_ff = 4 d_model; vocabulary
+(50,272) and context (2,048) of the released config.json files (facebook/opt-*). The released opt-350m is post-norm
+with a 512-wide embedding (331 million parameters), unlike its row in the table; here it has the table's shape (356).
 
-Llama 2: Touvron et al. 2023, "Llama 2: Open Foundation and Fine-Tuned Chat Models", Table 1; config.json of
-meta-llama/Llama-2-{7b,13b,70b}-hf (intermediate_size, num_key_value_heads, rms_norm_eps 1e-5, rope_theta 10000).
+Llama 2: config.json of meta-llama/Llama-2-{7b,13b,70b}-hf: layers, widths, heads, num_key_value_heads, vocabulary,
+rms_norm_eps 1e-5, rope_theta 10000. The paper (Touvron et al. 2023, "Llama 2: Open Foundation and Fine-Tuned Chat
+Models") has no table of shapes; its Table 1 states the context of 4k tokens, and grouped queries for 70B alone.
 
-GPT-3: Brown et al. 2020, "Language Models are Few-Shot Learners", Table 2.1; d_ff = 4 d_model (section 2.1), vocabulary
-of GPT-2 (50,257). Attention is dense here, where GPT-3 alternates dense and banded layers. Two rows of that table
-do not add up: XL's 24 heads of 128 are not its 2,048 columns (16 heads here), and 13B's 5,140 columns are not 40 heads
-of 128 (5,120 here).
+GPT-3: Brown et al. 2020, "Language Models are Few-Shot Learners", Table 2.1; d_ff = 4 d_model, and a context of 2,048
+(section 2.1), vocabulary of GPT-2 (50,257), whose tokens it takes. Attention is dense here, where GPT-3 alternates
+dense and banded layers. Two rows of that table do not add up: XL's 24 heads of 128 are not its 2,048 columns (16 heads
+here), and 13B's 5,140 columns are not 40 heads of 128 (5,120 here).
 """
 
 from __future__ import annotations

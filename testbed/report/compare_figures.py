@@ -17,7 +17,7 @@ from testbed.report import text
 from testbed.report.churn import absences
 from testbed.report.run_summary import RunSummary, summarize
 
-# Ember, Global Electricity Review 2024: world average of 2023
+# Ember, Global Electricity Review 2024: the world's average of 2023, CO2 equivalents over power plants' lives
 WORLD_G_CO2_PER_KWH = 480.0
 
 

@@ -23,8 +23,9 @@ SPECS = [
 ]
 IDS = ["opt", "opt-20", "llama", "llama-grouped"]
 
-# facebook/opt-*, meta-llama/Llama-2-*-hf: parameters of the released checkpoints; GPT-3 and the larger OPT as the
-# papers round them
+# Parameters of the released checkpoints, facebook/opt-* and meta-llama/Llama-2-*-hf, as their users print them
+# (numel over model.parameters()); no such print was found of opt-13b and opt-30b, which follow from their config.json.
+# GPT-3 and the other OPT as the papers round them.
 EXACT = {
     "opt-125m": 125_239_296, "opt-1.3b": 1_315_758_080, "opt-2.7b": 2_651_596_800, "opt-6.7b": 6_658_473_984,
     "opt-13b": 12_853_473_280, "opt-30b": 29_974_540_288,

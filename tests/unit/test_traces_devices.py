@@ -15,6 +15,14 @@ def test_shipped_profiles():
     assert profiles["laptop"].power_w is None
 
 
+def test_datacentre_gpus_sustain_less_than_their_datasheet_says():
+    profiles = load_profiles()
+    for name, peak, memory, watts in (("a100-80gb", 312e12, 80e9, 400), ("v100-32gb", 125e12, 32e9, 300)):
+        gpu = profiles[name]
+        assert 0.3 * peak < gpu.flops < 0.55 * peak  # Narayanan et al. 2021, Table 1: 43 to 52 %; Shoeybi et al. 2019
+        assert (gpu.memory_bytes, gpu.power_w) == (memory, watts)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
