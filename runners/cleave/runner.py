@@ -25,15 +25,7 @@ class CleaveRunner:
     """See docs/cleave.md."""
 
     correctness = "E0"
-
-    @staticmethod
-    def check_options(options: dict[str, Any]) -> None:
-        """Check `training.options` without a cluster.
-
-        Raises:
-            InputError: key, value, expectation, and the nearest right one.
-        """
-        parse_options(options)
+    check_options = staticmethod(parse_options)
 
     def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
         """Decide for every matrix product whether it goes out, and predict a step.

@@ -11,10 +11,10 @@ from runners.data_parallel.ps_server import ParameterServer
 from runners.data_parallel.ps_worker import PsWorker
 from runners.data_parallel.ring import RingCoordinator, RingWorker
 from runners.pipeline.checkpoint import check_server_memory
-from runners.pipeline.memory import Memory
+from runners.pipeline.memory import KeptMemory
 from runners.pipeline.planner import check_job
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
-from testbed.runtime import Node, PeerLost, Plan
+from testbed.runtime import Node, Plan
 from testbed.units import duration, size
 
 
@@ -22,18 +22,10 @@ class DataParallelRunner:
     """See docs/data_parallel.md. One instance serves one node, and outlives a lost lease but not a kill."""
 
     correctness = "E0"
+    check_options = staticmethod(parse_options)
 
     def __init__(self) -> None:
-        self._memory: dict[str, Memory] = {}
-
-    @staticmethod
-    def check_options(options: dict[str, Any]) -> None:
-        """Check `training.options` without a cluster.
-
-        Raises:
-            InputError: key, value, expectation, and the nearest right one.
-        """
-        parse_options(options)
+        self._memory = KeptMemory()
 
     def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
         """Share the batch out by speed.
@@ -67,12 +59,8 @@ class DataParallelRunner:
         if parse_options(plan.training.options).reduce == "ps":
             await PsWorker(node, plan).run()
             return
-        memory = self._memory.pop(node.name, None) or Memory()
-        try:
+        with self._memory.of(node.name) as memory:
             await RingWorker(node, plan, memory).run()
-        except PeerLost:  # the lease ran out, but memory is still there: offer it when the device is back
-            self._memory[node.name] = memory
-            raise
 
 
 def traffic_bytes(assignment: Assignment, model: ModelSpec, options: DataParallelOptions) -> dict[str, float]:

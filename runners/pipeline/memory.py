@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from runners.pipeline import protocol as p
 from runners.pipeline.stage import Stage
 from runners.state import StateId, VersionStore
+from testbed.runtime import PeerLost
 
 
 class Memory:
@@ -36,3 +38,19 @@ class Memory:
     def as_meta(self) -> dict[str, Any]:
         """For HELLO and HELD."""
         return {"held": p.holdings_to_wire(self.store.holdings()), "notes": list(self.notes.values())}
+
+
+class KeptMemory:
+    """A runner's memory of its node: outlives a lost lease but not a kill, as the runner object does."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Memory] = {}
+
+    @contextmanager
+    def of(self, node: str) -> Iterator[Memory]:
+        memory = self._of.pop(node, None) or Memory()
+        try:
+            yield memory
+        except PeerLost:  # the lease ran out, but memory is still there: offer it when the device is back
+            self._of[node] = memory
+            raise

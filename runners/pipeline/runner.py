@@ -8,12 +8,12 @@ from runners.costs import training_flops
 from runners.models.gpt import layer_count
 from runners.pipeline.checkpoint import check_server_memory
 from runners.pipeline.coordinator import Coordinator
-from runners.pipeline.memory import Memory
+from runners.pipeline.memory import KeptMemory
 from runners.pipeline.options import parse_options
 from runners.pipeline.planner import Assignment, Planner, check_job
 from runners.pipeline.worker import Worker
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
-from testbed.runtime import Node, PeerLost, Plan
+from testbed.runtime import Node, Plan
 from testbed.units import duration, size
 
 
@@ -21,18 +21,10 @@ class PipelineRunner:
     """See docs/pipeline.md. One instance serves one node, and outlives a lost lease but not a kill."""
 
     correctness = "E0"
+    check_options = staticmethod(parse_options)
 
     def __init__(self) -> None:
-        self._memory: dict[str, Memory] = {}
-
-    @staticmethod
-    def check_options(options: dict[str, Any]) -> None:
-        """Check `training.options` without a cluster.
-
-        Raises:
-            InputError: key, value, expectation, and the nearest right one.
-        """
-        parse_options(options)
+        self._memory = KeptMemory()
 
     def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
         """Cut the model into stages over the cluster's devices.
@@ -63,12 +55,8 @@ class PipelineRunner:
 
     async def work(self, node: Node, plan: Plan) -> None:
         """A device's part."""
-        memory = self._memory.pop(node.name, None) or Memory()
-        try:
+        with self._memory.of(node.name) as memory:
             await Worker(node, plan, memory).run()
-        except PeerLost:  # the lease ran out, but memory is still there: offer it when the device is back
-            self._memory[node.name] = memory
-            raise
 
 
 def _describe(assignment: Assignment, cluster: Cluster, training: TrainingSpec) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Any
 
 from runners.data import Batches
 from runners.models.gpt import layer_count
@@ -26,11 +25,7 @@ class SingleRunner:
     starts over from the seed when it is back."""
 
     correctness = "E0"
-
-    @staticmethod
-    def check_options(options: dict[str, Any]) -> None:
-        """Check `training.options` without a cluster. Raises InputError."""
-        parse_options(options)
+    check_options = staticmethod(parse_options)
 
     def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
         """Choose device, micro-batches, recomputation and what the host keeps.

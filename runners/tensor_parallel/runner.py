@@ -9,7 +9,7 @@ from runners.lockstep.coordinator import LockstepCoordinator
 from runners.lockstep.protocol import reduce_tag
 from runners.lockstep.worker import LockstepWorker
 from runners.pipeline.checkpoint import check_server_memory
-from runners.pipeline.memory import Memory
+from runners.pipeline.memory import KeptMemory
 from runners.pipeline.planner import check_job
 from runners.pipeline.protocol import Epoch
 from runners.pipeline.replanning import Replanner
@@ -20,7 +20,7 @@ from runners.tensor_parallel.pieces import Pieces, Slices
 from runners.tensor_parallel.planner import Assignment, Planner
 from runners.tensor_parallel.shard import HollowShard, Shard, make_shard
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
-from testbed.runtime import Node, PeerLost, Plan
+from testbed.runtime import Node, Plan
 from testbed.units import duration, size
 
 
@@ -28,18 +28,10 @@ class TensorParallelRunner:
     """See docs/tensor_parallel.md. One instance serves one node, and outlives a lost lease but not a kill."""
 
     correctness = "E0"
+    check_options = staticmethod(parse_options)
 
     def __init__(self) -> None:
-        self._memory: dict[str, Memory] = {}
-
-    @staticmethod
-    def check_options(options: dict[str, Any]) -> None:
-        """Check `training.options` without a cluster.
-
-        Raises:
-            InputError: key, value, expectation, and the nearest right one.
-        """
-        parse_options(options)
+        self._memory = KeptMemory()
 
     def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
         """Share heads, columns and words out by speed within memory.
@@ -77,12 +69,8 @@ class TensorParallelRunner:
 
     async def work(self, node: Node, plan: Plan) -> None:
         """A device's part."""
-        memory = self._memory.pop(node.name, None) or Memory()
-        try:
+        with self._memory.of(node.name) as memory:
             await TensorWorker(node, plan, memory).run()
-        except PeerLost:  # the lease ran out, but memory is still there: offer it when the device is back
-            self._memory[node.name] = memory
-            raise
 
 
 class TensorCoordinator(LockstepCoordinator):

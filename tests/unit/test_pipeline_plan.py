@@ -161,7 +161,7 @@ def test_good_options():
              "wire": "bf16", "local_copies": False}  # fmt: skip
     assert parse_options(given) == PipelineOptions(**given)
     assert parse_options({}) == PipelineOptions()
-    assert PipelineRunner.check_options({"stages": "auto"}) is None
+    assert PipelineRunner.check_options({"stages": "auto"}) == PipelineOptions()
 
 
 def test_the_entry_point_gives_this_runner():
