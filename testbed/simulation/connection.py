@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from testbed.cluster.tcp import MAX_WINDOW, MSS, Window
+from testbed.cluster.tcp import MAX_WINDOW, MIN_RTO_S, MSS, Window
 from testbed.simulation import tcp
 from testbed.simulation.fluid import Flow
 
@@ -156,7 +156,7 @@ class Connection:
         if self._loss > 0:
             before = min(packets - 1, 9)
             if draw.random() < self._loss:
-                late += 2 * self.rtt_s + (tcp.MIN_RTO_S if packets == 1 else 0.0)
+                late += 2 * self.rtt_s + (MIN_RTO_S if packets == 1 else 0.0)
             elif before and draw.random() < 1 - (1 - self._loss) ** before:
                 late += self.rtt_s
         return late
