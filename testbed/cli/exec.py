@@ -31,9 +31,9 @@ def exec_command(ctx: click.Context, experiment: str, words: tuple[str, ...], ev
     """Run any program in one host, or in all homes, of EXPERIMENT's shaped network.
 
     EXPERIMENT is a file or name; when a run or shell of it is up (or a run folder or id of one is given), the program
-    joins that network, otherwise a network is built for it. In each host RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
-    GLOO_SOCKET_IFNAME and a hosts file are set, so that torchrun and DDP scripts work unmodified. The exit code
-    is the program's (the worst one of several hosts).
+    joins that network, otherwise a network is built for it, without its `sweep:` if it has one. In each host RANK,
+    WORLD_SIZE, MASTER_ADDR, MASTER_PORT, GLOO_SOCKET_IFNAME and a hosts file are set, so that torchrun and DDP
+    scripts work unmodified. The exit code is the program's (the worst one of several hosts).
 
     \b
     Examples:

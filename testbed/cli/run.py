@@ -49,7 +49,7 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
       testbed run scale-256 --tdf auto
     """
     from testbed.experiment.loading import load_experiment, sweep_points
-    from testbed.experiment.running import dry_run_text, prepare
+    from testbed.experiment.running import dry_run_text
     from testbed.experiment.setup import run_setup
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
@@ -59,10 +59,18 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
         for setup in setups:
             click.echo(dry_run_text(setup, as_json=as_json))
         return
+    ctx.exit(execute_sweep(console, setups, loaded.data.get("sweep"), out, repeat=repeat, keep=keep, as_json=as_json))
+
+
+def execute_sweep(console: Console, setups: list[RunSetup], entries: list[dict] | None, out: Path, *, repeat: int = 1,
+                  keep: bool = False, as_json: bool = False) -> int:
+    """Run each of a sweep's setups (or the one there is without a sweep), then compare them. Returns the exit code."""
+    from testbed.experiment.running import prepare
+
     folders, code = [], 0
     for number, setup in enumerate(setups):
         if len(setups) > 1:
-            entry = ", ".join(f"{key}={value}" for key, value in loaded.data["sweep"][number].items())
+            entry = ", ".join(f"{key}={value}" for key, value in entries[number].items())
             console.print(f"run {number + 1} of {len(setups)}: {entry}", style="bold")
         made, code = execute(console, prepare(setup, console.print), out, repeat=repeat, keep=keep, as_json=as_json)
         folders += made
@@ -70,7 +78,7 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
             break
     if len(setups) > 1 and len(folders) > 1:
         _compared(console, folders, out, as_json=as_json)
-    ctx.exit(code)
+    return code
 
 
 def execute(console: Console, setup: RunSetup, out: Path, *, repeat: int = 1, keep: bool = False,

@@ -27,7 +27,7 @@ def simulate(ctx: click.Context, experiment: str, overrides: tuple[str, ...], se
     """Simulate EXPERIMENT in virtual time: the same code, links, churn and reports, without processes or a network.
 
     Needs no root, no kernel features and little time; thousands of devices and models of billions of parameters fit.
-    docs/simulation.md says what is modelled and how well. Exit codes as of `testbed run`.
+    docs/simulation.md says what is modelled and how well. A `sweep:` and exit codes are as of `testbed run`.
 
     \b
     Examples:
@@ -35,12 +35,13 @@ def simulate(ctx: click.Context, experiment: str, overrides: tuple[str, ...], se
       testbed simulate quickstart --set topology.homes=64 --set training.stages=8 --seed 7
       testbed simulate smoke --tensors real
     """
-    from testbed.cli.run import execute
-    from testbed.experiment.loading import load_experiment
+    from testbed.cli.run import execute_sweep
+    from testbed.experiment.loading import load_experiment, sweep_points
     from testbed.experiment.setup import run_setup
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
-    also = ["engine=simulation", f"training.runner={runner}" if runner else "",
-            f"simulation.tensors={tensors}" if tensors else ""]
-    loaded = load_experiment(experiment, (*overrides, *filter(None, also)), seed=seed)
-    ctx.exit(execute(console, run_setup(loaded), out, as_json=as_json)[1])
+    also = [item for item in ("engine=simulation", runner and f"training.runner={runner}",
+                              tensors and f"simulation.tensors={tensors}") if item]
+    loaded = load_experiment(experiment, (*overrides, *also), seed=seed)
+    setups = [run_setup(point) for point in sweep_points(loaded, also)]
+    ctx.exit(execute_sweep(console, setups, loaded.data.get("sweep"), out, as_json=as_json))

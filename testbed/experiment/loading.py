@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,16 +99,19 @@ def validated(data: dict[str, Any], path: Path, lines: dict[tuple, int] | None =
     return replace(loaded.dilated(1.0), data=data, auto_tdf=True) if experiment.tdf == "auto" else loaded
 
 
-def sweep_points(loaded: LoadedExperiment) -> list[LoadedExperiment]:
-    """The experiments of `sweep:`, in order; just `loaded` itself without one. Raises InputError."""
+def sweep_points(loaded: LoadedExperiment, last: Sequence[str] = ()) -> list[LoadedExperiment]:
+    """The experiments of `sweep:`, in order; just `loaded` itself without one. Raises InputError.
+
+    last: ``a.b=c`` items that hold whatever an entry says.
+    """
     entries = loaded.data.get("sweep") or []
     points = []
     for i, entry in enumerate(entries):
         data = copy.deepcopy({k: v for k, v in loaded.data.items() if k != "sweep"})
         lines = dict(loaded.lines)
         try:
-            for key, value in entry.items():
-                _override(data, f"{key}={json.dumps(value)}", lines)
+            for item in (*(f"{key}={json.dumps(value)}" for key, value in entry.items()), *last):
+                _override(data, item, lines)
             points.append(validated(data, loaded.path, lines))
         except InputError as error:
             raise InputError(loaded.where("sweep", i), f"{error.where}: {error.message}", hint=error.hint) from None

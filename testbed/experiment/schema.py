@@ -343,8 +343,8 @@ class Experiment(Section):
     simulation: SimulationSection = Field(default_factory=SimulationSection)
     outputs: OutputsSection = Field(default_factory=OutputsSection)
     sweep: list[dict[str, Any]] = Field(
-        default_factory=list, description="runs that `testbed run` makes of this experiment one after the other; each "
-        "entry is settings as in --set, e.g. `{topology.homes: 4}`")
+        default_factory=list, description="runs that `testbed run` and `testbed simulate` make of this experiment one "
+        "after the other; each entry is settings as in --set, e.g. `{topology.homes: 4}`")
 
     @model_validator(mode="before")
     @classmethod

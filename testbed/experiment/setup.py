@@ -67,7 +67,10 @@ class RunSetup:
 
 
 def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup:
-    """Topology and link settings over time. Raises InputError."""
+    """Topology and link settings over time, of the experiment as it stands without its sweep. Raises InputError."""
+    if entries := loaded.experiment.sweep:
+        warnings.append(f"{loaded.where('sweep')}: this is the experiment without its sweep of {len(entries)} runs; an "
+                        "entry's settings can be given by --set")
     topology = _topology(loaded)
     changes, sources = _link_changes(loaded, topology, warnings)
     _check_delays(loaded, topology, changes)

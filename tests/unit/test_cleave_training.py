@@ -3,14 +3,17 @@
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 from runner_checks import assert_same_training, cluster, job, losses, of, oracle, run
 
 from runners.cleave import CleaveRunner
 from runners.cleave.capture import full_name, layer_graph
 from runners.planning.transformer_gemms import gemms
+from testbed.cli import cli
 from testbed.cluster import ModelSpec
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment, sweep_points
+from testbed.experiment.setup import network_setup
 from testbed.runtime.local import LocalEngine
 
 MODEL = ModelSpec(layers=1, d_model=32, heads=2, d_ff=64, sequence=16)
@@ -154,3 +157,15 @@ def test_a_sweep_entry_that_can_not_be():
     loaded = load_experiment("cleave-scaling", ("sweep=[{topology.homes: 2}, {topology.houses: 4}]",))
     with pytest.raises(InputError, match=r"(?s)sweep.*houses"):
         sweep_points(loaded)
+
+
+def test_commands_for_one_network_say_that_they_take_no_sweep():
+    loaded, warnings = load_experiment("cleave-scaling"), []
+    network_setup(loaded, warnings)  # what exec, shell, plan and verify begin with, and whose warnings they print
+    assert "without its sweep of 8 runs" in warnings[0]
+    assert "cleave-scaling.yaml line" in warnings[0]
+    warnings = []
+    network_setup(sweep_points(loaded)[0], warnings)
+    assert not warnings
+    shown = CliRunner().invoke(cli, ["plan", "cleave-scaling", "--set", "topology.homes=1"], catch_exceptions=False)
+    assert "without its sweep" in shown.output
