@@ -1,27 +1,17 @@
-"""OPT, GPT-3 and Llama 2: published sizes, the same arithmetic as the papers', costs as PyTorch counts them."""
+"""OPT, GPT-3 and Llama 2: published sizes, and the same arithmetic as the papers'; test_models_layers has the rest."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+from test_models_layers import SPECS
 
 from runners.costs import layer_costs, model_parameters, published_parameters, training_flops
 from runners.models import llama
-from runners.models.gpt import GPT, build_layer, layer_count, loss_sum, parameter_count
-from testbed.cluster import ModelSpec
+from runners.models.gpt import build_layer, parameter_count
 from testbed.cluster.published import PUBLISHED, published
 from testbed.errors import InputError
-
-SPECS = [
-    ModelSpec("opt", 2, 32, 4, 64, 16, 256, "opt"),
-    ModelSpec("opt", 1, 24, 2, 100, 8, 300, "opt", positions=20),
-    ModelSpec("llama", 2, 32, 4, 48, 16, 256, "llama"),
-    ModelSpec("llama", 1, 48, 6, 100, 8, 300, "llama", kv_heads=2),
-]
-IDS = ["opt", "opt-20", "llama", "llama-grouped"]
 
 # Parameters of the released checkpoints, facebook/opt-* and meta-llama/Llama-2-*-hf, as their users print them
 # (numel over model.parameters()); no such print was found of opt-13b and opt-30b, which follow from their config.json.
@@ -77,62 +67,6 @@ def test_names_are_forgiving_and_unknown_ones_name_the_nearest():
         published("opt-125m", sequence=2049)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=IDS)
-def test_flops_are_those_that_pytorch_counts(spec):
-    samples = 3
-    for i, cost in enumerate(layer_costs(spec)):
-        layer, x = build_layer(spec, i, 0), _layer_input(spec, i, samples)
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # fused ones go uncounted
-            out = layer(x)
-            forward = counter.get_total_flops()
-            out.sum().backward()
-            backward = counter.get_total_flops() - forward
-        assert forward == samples * cost.forward_flops, cost.name
-        assert backward == samples * cost.backward_flops, cost.name
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=IDS)
-def test_parameters_are_those_of_the_modules(spec):
-    assert [c.parameters for c in layer_costs(spec)] == [parameter_count(spec, i) for i in range(layer_count(spec))]
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=IDS)
-def test_activation_bytes_cover_what_autograd_keeps(spec):
-    """At least what is kept, and at most a fifth more than that (rotary angles, shared by samples, are left out)."""
-    samples = 16
-    for i, cost in enumerate(layer_costs(spec)[1:], start=1):
-        layer, x = build_layer(spec, i, 0), _layer_input(spec, i, samples)
-        weights = {p.untyped_storage().data_ptr() for p in layer.parameters()}
-        kept: dict[int, int] = {}
-
-        def keep(t, kept=kept, weights=weights):
-            if t.untyped_storage().data_ptr() not in weights:
-                kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-            return t
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-            out = layer(x)
-            if i == layer_count(spec) - 1:
-                out = loss_sum(out, torch.zeros(samples, spec.sequence, dtype=torch.int64))
-        assert out.requires_grad
-        angles = 4 * spec.sequence * spec.head_dim if spec.family == "llama" else 0
-        assert sum(kept.values()) - 2 * angles - 4 <= samples * cost.activation_bytes <= 1.2 * sum(kept.values())
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=IDS)
-def test_attention_is_causal_and_positions_matter(spec):
-    model = GPT(spec, 0)
-    tokens = torch.randint(0, 256, (1, spec.sequence), generator=torch.Generator().manual_seed(0))
-    changed = tokens.clone()
-    changed[0, 5] = (changed[0, 5] + 1) % 256
-    a, b = model(tokens), model(changed)
-    assert torch.equal(a[0, :5], b[0, :5])
-    assert not torch.allclose(a[0, 5:], b[0, 5:])
-    swapped = tokens.clone()
-    swapped[0, :2] = tokens[0, [1, 0]]
-    assert not torch.allclose(model(swapped)[0, -1], a[0, -1])
-
-
 def test_rotary_scores_depend_on_the_distance_alone():
     q, k = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(1))
     scores = [(llama.rotate(q, i + 3) * llama.rotate(k, i)).sum().item() for i in (0, 5, 100)]
@@ -142,7 +76,7 @@ def test_rotary_scores_depend_on_the_distance_alone():
 
 def test_grouped_heads_share_keys_and_values():
     """Against attention written out, head by head."""
-    spec = SPECS[3]
+    spec = SPECS["llama-grouped"]
     block = build_layer(spec, 1, 0)
     x = torch.randn(2, spec.sequence, spec.d_model, generator=torch.Generator().manual_seed(2))
     qkv = block.qkv(x)
@@ -160,7 +94,7 @@ def test_grouped_heads_share_keys_and_values():
 
 
 def test_swiglu_and_relu():
-    spec = SPECS[2]
+    spec = SPECS["llama"]
     block = build_layer(spec, 1, 0)
     x = torch.randn(1, 4, spec.d_model, generator=torch.Generator().manual_seed(3))
     after = x + block.attention(block.norm1(x))
@@ -169,20 +103,20 @@ def test_swiglu_and_relu():
     assert torch.allclose(normed, normed / normed.pow(2).mean(-1, keepdim=True).add(1e-5).sqrt(), atol=1e-4)
     inner = F.silu(normed @ gate.T) * (normed @ up.T)
     assert torch.allclose(block(x), after + inner @ block.down.weight.T, atol=1e-6)
-    opt = build_layer(SPECS[0], 1, 0)
+    opt = build_layer(SPECS["opt"], 1, 0)
     after = x + opt.attention(opt.norm1(x))
     assert torch.allclose(opt(x), after + opt.down(opt.up(opt.norm2(after)).clamp(min=0)), atol=1e-6)
 
 
 def test_opt_counts_positions_from_two():
-    layer = build_layer(SPECS[1], 0, 0)
+    layer = build_layer(SPECS["opt-20"], 0, 0)
     assert layer.position.weight.shape == (22, 24)
     tokens = torch.tensor([[7, 7, 7]])
     assert torch.equal(layer(tokens)[0], layer.token.weight[7] + layer.position.weight[2:5])
 
 
 def test_families_start_from_other_weights_and_train():
-    weights = [build_layer(replace(SPECS[2], family=f), 1, 0).projection.weight for f in ("gpt", "opt", "llama")]
+    weights = [build_layer(replace(SPECS["llama"], family=f), 1, 0).projection.weight for f in ("gpt", "opt", "llama")]
     assert not torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[1], weights[2])
 
@@ -193,9 +127,3 @@ def test_a_block_of_the_largest_llama_without_data():
         out = build_layer(spec, 1, 0)(torch.empty(1, 128, spec.d_model))
     assert out.is_meta
     assert out.shape == (1, 128, 8192)
-
-
-def _layer_input(spec: ModelSpec, index: int, samples: int) -> torch.Tensor:
-    if index == 0:
-        return torch.randint(0, spec.vocabulary, (samples, spec.sequence))
-    return torch.randn(samples, spec.sequence, spec.d_model, requires_grad=True)
