@@ -82,7 +82,8 @@ def recoveries(events: pd.DataFrame) -> pd.DataFrame:
     recovery_s = from detection to the moment at which training was back where it had been, lost steps redone;
     restored_s = from detection to the moment at which every device had its state again. extra_s = what the
     interrupted step took, with all that had to be redone for it, beyond the median step without a failure;
-    recoveries within one step share one figure. Kind 'join' is no failure: training took in a device that
+    recoveries within one step share one figure. It is negative where training was faster without the device: the
+    slowest one, on which the others had waited. Kind 'join' is no failure: training took in a device that
     came (back).
     """
     rows = select(events, "recovery")

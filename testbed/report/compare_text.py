@@ -61,6 +61,8 @@ def rows(comparison: Comparison, part: str) -> list[list[str]]:
 def remarks(comparison: Comparison) -> list[str]:
     """How the numbers came about, and what not to rely on."""
     said = list(comparison.notes)
+    if meaning := text.below_zero(g.metrics["recovery_extra_s"].mean for g in comparison.groups):
+        said.append(f"{METRICS['recovery_extra_s'].title} {meaning}.")
     if shown_metrics(comparison, "energy"):
         covered = "; ".join(dict.fromkeys(f"{g.powered_devices} of {g.devices}" for g in comparison.groups))
         said.append(f"Energy covers the devices whose profile states their power ({covered}), while they compute; "

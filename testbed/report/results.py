@@ -244,15 +244,19 @@ def markdown(results: Results, command: str = "make results") -> str:
         f"Made by `{command}`: every number comes from a simulation of the real runners (docs/simulation.md), and "
         "every sentence with a number is written from the data (docs/results/results.json). The experiment that all "
         "start from is `experiments/results/base.yaml`, what is varied is in `experiments/results/questions.yaml`. "
-        "Devices and their speeds are those of `traces/devices`: measured CPU speeds, not peak figures. Cells say "
-        "where a strategy can't run, and what memory it would need.", "",
+        "Devices and their speeds are those of `traces/devices`: what CPUs and GPUs were measured to sustain, not peak "
+        "figures. Cells say where a strategy can't run, and what memory it would need.", "",
         *_incomplete(results, command), "## The paper's claims", "",
+        "Claims are those of the abstract of Xue et al., \"On Harnessing Idle Compute at the Edge for Foundation Model "
+        "Training\", arXiv 2512.22142, version 2.", "",
         *claims(results),
     ]
     for t in results.tables:
         lines += [f"## {t.title}", "", t.about, ""]
         for metric in shown_metrics(t):
             lines += _table(t, results.titles, metric, None if metric != "step_time_s" else "Time of a batch")
+            if metric == "recovery_extra_s" and (said := text.below_zero(c.value(metric) for c in t.cells.values())):
+                lines += [f"{METRICS[metric].title} {said}.", ""]
         lines += [f"![{METRICS[m].title}](results/{figure_name(t.name, m)})" for m in t.figures if drawable(t, m)]
         lines += ["", *_bound(t, results.titles), *_reasons(t, results.titles), ""]
     return "\n".join(lines).rstrip() + "\n"

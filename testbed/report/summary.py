@@ -51,7 +51,7 @@ def rows(s: RunSummary) -> list[tuple[str, str, str]]:
             (
                 "Cost of a failure",
                 text.seconds(_median(s.recovery_extra_s)),
-                f"the step beyond the median step{_spread(s.recovery_extra_s)}",
+                f"the step beyond the median step{_spread(s.recovery_extra_s)}{_faster(s.recovery_extra_s)}",
             ),
         ]
     if s.join_s:
@@ -69,6 +69,11 @@ def rows(s: RunSummary) -> list[tuple[str, str, str]]:
 
 def _median(values: list[float]) -> float | None:
     return float(np.median(values)) if values else None
+
+
+def _faster(costs: list[float]) -> str:
+    meaning = text.below_zero(costs)
+    return meaning and f"; {meaning}"
 
 
 def _spread(values: list[float]) -> str:

@@ -53,6 +53,7 @@ def churn(data: RunData) -> str:
 
 def _absence(r: pd.Series) -> list[str]:
     how = " ".join(str(v) for v in (r["mode"], f"({r['cause']})" if r["cause"] else None) if v)
+    meaning = text.below_zero([r["extra_s"]])
     return [
         r["node"],
         how or "not away, only lost from view",
@@ -62,7 +63,7 @@ def _absence(r: pd.Series) -> list[str]:
         text.seconds(r["restored_s"]),
         text.seconds(r["recovery_s"]),
         text.number(r["lost_steps"]),
-        text.seconds(r["extra_s"]),
+        text.seconds(r["extra_s"]) + (meaning and f" ({meaning})"),
         _at(r["return_s"]),
         text.seconds(r["taken_in_s"]),
     ]

@@ -6,6 +6,7 @@ import html
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from testbed import units
@@ -32,6 +33,12 @@ def seconds(value: float | None) -> str:
     if missing(value):
         return DASH
     return units.duration(value) if abs(value) >= 5e-7 else "0 s"
+
+
+def below_zero(costs: Iterable[float | None]) -> str:
+    """What a negative cost of a loss means, where there is one among these [s]; else nothing."""
+    negative = any(not missing(cost) and cost <= -5e-7 for cost in costs)
+    return "below 0: training was faster without the device that was lost" if negative else ""
 
 
 def rate(value: float | None) -> str:

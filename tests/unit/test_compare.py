@@ -136,6 +136,14 @@ def test_invalid_runs_are_flagged_everywhere(tmp_path):
     assert {r["invalid_runs"] for r in rows if r["experiment"] == "bad"} == {"1"}
 
 
+@pytest.mark.parametrize(("cost", "said"), [(-120.0, True), (0.0, False), (80.0, False)])
+def test_a_negative_cost_of_a_loss_is_explained(tmp_path, cost, said):
+    comparison = compare(find_runs([tiny_run(tmp_path)]), g_co2_per_kwh=480.0)
+    comparison.groups[0].metrics["recovery_extra_s"] = interval([cost])
+    for shown in (compare_text.markdown(comparison), html(comparison), compare_text.json_of(comparison)):
+        assert ("training was faster without the device that was lost" in shown) == said
+
+
 def test_the_page_draws_over_a_numeric_setting(tmp_path):
     for homes in (2, 4, 8):
         for runner in ("cleave", "pipeline"):

@@ -377,6 +377,13 @@ def test_churn_is_joined_with_what_followed(good):
     assert row["extra_s"] > row["recovery_s"]
 
 
+def test_a_negative_cost_of_a_loss_is_explained(good):
+    data = load(good[0])
+    faster = dataclasses.replace(data, churn=data.churn.assign(extra_s=-110.0))
+    assert "-110 s (below 0: training was faster without the device that was lost)" in tables.churn(faster)
+    assert "training was faster" not in tables.churn(data)
+
+
 def _churned(t, action, node="h1"):
     return {
         "t": t,

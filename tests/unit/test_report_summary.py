@@ -34,6 +34,12 @@ def test_goodput_counts_only_what_reached_a_step_that_counts(run):
     assert s.samples_per_s < 16 / s.step_time_median_s  # churn costs something
 
 
+@pytest.mark.parametrize(("costs", "said"), [([3.0, -120.0], True), ([3.0], False)])
+def test_a_negative_cost_of_a_failure_is_explained(run, costs, said):
+    shown = _printed(render_summary(dataclasses.replace(summarize(run), recovery_extra_s=costs)), 200)
+    assert ("training was faster without the device that was lost" in shown) == said
+
+
 def test_message_bytes_balance(run):
     s = summarize(run)
     assert sum(s.bytes_down.values()) <= sum(

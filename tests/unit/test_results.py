@@ -163,6 +163,14 @@ def test_what_does_not_fit_is_said_with_its_number():
     assert "could not run at all for want of memory: model-size opt-125m (pipeline, 1f1b)" in page
 
 
+@pytest.mark.parametrize(("cost", "said"), [(-110.0, 1), (80.0, 0), (None, 0)])
+def test_a_negative_cost_of_a_loss_is_explained(cost, said):
+    questions, answers = made_up(recovery_extra_s=cost)
+    page = markdown(results_of(questions, answers))
+    assert page.count("Cost of a loss below 0: training was faster without the device that was lost.") == said
+    assert page.count("| -110 s |") == said * len(questions.questions["recovery"].values)
+
+
 def test_what_binds():
     questions, answers = made_up()
     cells = results_of(questions, answers).tables[0].cells

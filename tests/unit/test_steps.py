@@ -110,6 +110,13 @@ def test_the_cost_of_a_failure_has_everything_in_it_but_the_checkpoint_before():
     assert row["extra_s"] == (13 - 5) - 2
 
 
+def test_the_loss_of_the_slowest_device_can_cost_less_than_nothing():
+    lost = {"t": 41, "node": "server", "event": "recovery", "kind": "replan", "peer": "h1", "detected": 1, "start": 40.5,
+            "restored": 41, "end": 43, "step": 2, "lost_steps": 0}
+    events = [_step(0, 0, 20), _step(1, 20, 40), lost, _step(2, 40, 43, 2), _step(3, 43, 45)]
+    assert recoveries(frame(events)).iloc[0]["extra_s"] == (43 - 40) - 20
+
+
 def test_a_recovery_that_the_run_did_not_get_past_has_no_cost():
     recovery = {
         "t": 9,
