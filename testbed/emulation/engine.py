@@ -55,7 +55,7 @@ class EmulationRun:
         self._t0: float | None = None
         self._durations: dict[str, float] = {}
         self._commands: list[str] = []
-        self._live = LiveVerdict(thresholds_of(folder.manifest), self.experiment.tdf)
+        self._live = LiveVerdict(thresholds_of(folder.manifest), self.experiment.tdf, self._expected_s())
         self._live_lock = threading.Lock()
 
     def run(self, after: Callable[[ShapedNetwork], None] | None = None) -> RunResult:
@@ -91,9 +91,17 @@ class EmulationRun:
         self.progress.event(event)
         with self._live_lock:
             found = self._live.feed(event)
-        for text in found:
-            at = datetime.now().astimezone().isoformat(sep=" ", timespec="milliseconds")
-            self._engine_event("warning", text=f"INVALID from {self.now():.1f} s emulated ({at}) on: {text}")
+        for text, at_s in found:
+            moment = datetime.now().astimezone() - timedelta(seconds=(self.now() - at_s) * self.experiment.tdf)
+            at = moment.isoformat(sep=" ", timespec="milliseconds")
+            self._engine_event("warning", text=f"INVALID from {at_s:.1f} s emulated ({at}) on: {text}")
+
+    def _expected_s(self) -> float | None:
+        """Real seconds that training is expected to take by the runner's prediction, which may be none."""
+        step_s = self.setup.plan.predicted.get("step_time_s")
+        if step_s is None:
+            return None
+        return min(step_s * self.experiment.training.steps, self.experiment.time_limit) * self.experiment.tdf
 
     def _engine_event(self, event: str, node: str = "testbed", **fields: Any) -> None:
         self._event({"t": self.now(), "node": node, "event": event, **fields})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from testbed import units
@@ -38,6 +40,14 @@ def churn_late(c: Context) -> Check:
     return _late(c, "churn", "churn_overdue", "churn_late", title, c.limits.churn_late_s)
 
 
+QUANTILE = 0.95  # of the seconds, in which lag and wake-ups must be within their thresholds
+
+
+def tolerated(seconds: int) -> int:
+    """How many of a run's seconds may be above such a threshold, as `_per_second` judges by QUANTILE."""
+    return max(seconds, 1) - 1 - math.ceil((max(seconds, 1) - 1) * QUANTILE)
+
+
 def _per_second(
     c: Context, field: str, name: str, title: str, limit: float, quantile: float, text: str
 ) -> Check:
@@ -61,7 +71,7 @@ def delay_lag(c: Context) -> list[Check]:
             "delay_lag_p99",
             "Packets released late, p99 of a second",
             c.limits.delay_lag_p99_s,
-            0.95,
+            QUANTILE,
             "without the worst 5 % of the seconds",
         ),
         _per_second(
@@ -108,7 +118,7 @@ def sched_delay(c: Context) -> list[Check]:
             "sched_delay",
             "Late wake-ups, worst of a second",
             c.limits.sched_delay_s,
-            0.95,
+            QUANTILE,
             "without the worst 5 % of the seconds",
         ),
         _per_second(

@@ -1,49 +1,59 @@
 """The verdict while a run goes on: says at once, and once for each check, when a threshold is passed.
 
 `fidelity.judge` has the last word, from all events; this sees them one by one and keeps only sums. Checks of
-single values (a late change, a paused delay line) are final; checks of fractions (overruns, a saturated
-machine) may still recover, and wait until there is enough to judge.
+single values (a late change, a paused delay line) are final. So are those of seconds (a saturated machine, a lagging
+delay line), unless the run takes longer than expected: they speak when more seconds were bad than the whole run may
+have. Overruns may still recover, and wait until there is enough to judge.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.measurement.checks import shown
+from testbed.measurement.checks_machine import tolerated
 from testbed.measurement.thresholds import Thresholds
 
-ENOUGH_SECONDS = 10  # of host events, before a fraction of them is judged
+SHORTEST_RUN_S = 60  # that bad seconds are held against, where a shorter one is expected or none
 ENOUGH_COMPUTATIONS = 50
 ENOUGH_PACED_S = 20.0  # emulated; the first computations, on cold caches, are the slowest
+
+
+class Violation(NamedTuple):
+    """text: what is wrong. at_s: emulated time of its first sign, as the verdict will state it."""
+
+    text: str
+    at_s: float
 
 
 class LiveVerdict:
     """Feed it every event; not thread-safe.
 
-    Attributes:
-        reasons: text of each violation so far, in the order found.
+    expected_s: real seconds that the run is expected to take, if that is known.
     """
 
-    def __init__(self, limits: Thresholds, tdf: float):
+    def __init__(self, limits: Thresholds, tdf: float, expected_s: float | None = None):
         self._limits, self._tdf = limits, tdf
-        self._seen: set[str] = set()
-        self._seconds = self._saturated = self._laggard = self._sleepy = 0
+        self._expected = max(SHORTEST_RUN_S, math.ceil(expected_s or 0))
+        self._said: set[str] = set()
+        self._seconds: Counter[str] = Counter()  # by check: in which there was something to judge …
+        self._bad: Counter[str] = Counter()  # … and which were bad
+        self._first: dict[str, float] = {}  # when a check that takes more than one event first saw something bad
         self._paced_s = self._overrun_s = 0.0
         self._computations = 0
-        self.reasons: list[str] = []
 
-    def feed(self, event: dict[str, Any]) -> list[str]:
-        """Texts of the checks that fail for the first time with this event."""
+    def feed(self, event: dict[str, Any]) -> list[Violation]:
+        """The checks that fail for the first time with this event."""
         kind, found = event.get("event"), []
         judges = {"host": self._host, "compute": self._compute, "link": self._link, "churn": self._churn,
                   "interference": self._interference}
         for name, text in judges.get(kind, _nothing)(event):
-            if name not in self._seen:
-                self._seen.add(name)
-                found.append(text)
-        self.reasons += found
+            if name not in self._said:
+                self._said.add(name)
+                found.append(Violation(text, self._first.get(name, event["t"])))
         return found
 
     def _link(self, e: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -61,7 +71,6 @@ class LiveVerdict:
 
     def _host(self, e: dict[str, Any]) -> Iterator[tuple[str, str]]:
         limits = self._limits
-        self._seconds += 1
         for field, title, limit, unit in (
             ("delay_lag_max", "a packet was released late", limits.delay_lag_max_s, "s"),
             ("delay_age", "the delay line gives no sign of life", limits.delay_stuck_s, "s"),
@@ -77,16 +86,22 @@ class LiveVerdict:
         if total:
             yield from self._over("memory", "memory is in use", e["memory_bytes"] / total, 1 - limits.memory_available,
                                   "")
-        self._saturated += e.get("cpu", 0.0) > limits.cpu_busy
-        self._laggard += (e.get("delay_lag_p99") or 0.0) > limits.delay_lag_p99_s
-        self._sleepy += e.get("sched_delay", 0.0) > limits.sched_delay_s
-        if self._seconds >= ENOUGH_SECONDS:
-            for name, title, count, limit in (
-                ("cpu", "the CPU was saturated, of all seconds so far", self._saturated, limits.cpu_saturated_time),
-                ("delay_lag_p99", "the delay line lagged, of all seconds so far", self._laggard, 0.05),
-                ("sched_delay", "wake-ups came late, of all seconds so far", self._sleepy, 0.05),
-            ):
-                yield from self._over(name, title, count / self._seconds, limit, "")
+        for field, title, limit in (
+            ("cpu", "the CPU was saturated", limits.cpu_busy),
+            ("delay_lag_p99", "the delay line lagged", limits.delay_lag_p99_s),
+            ("sched_delay", "wake-ups came late", limits.sched_delay_s),
+        ):
+            if (value := e.get(field)) is None:
+                continue
+            self._seconds[field] += 1
+            if value > limit:
+                self._bad[field] += 1
+                self._first.setdefault(field, e["t"])
+            run = max(self._expected, self._seconds[field])
+            most = math.floor(limits.cpu_saturated_time * run) if field == "cpu" else tolerated(run)
+            if self._bad[field] > most:
+                yield field, (f"{title} in {self._bad[field]} of {self._seconds[field]} s so far; in the whole run, of "
+                              f"{run} s at least, {most} s may be so")
 
     def _compute(self, e: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if not e.get("flops"):
@@ -94,7 +109,10 @@ class LiveVerdict:
         overrun = e.get("overrun") or 0.0
         self._computations += 1
         self._overrun_s += overrun
-        self._paced_s += max(0.0, e["end"] - e["start"] - overrun)
+        paced_s = max(0.0, e["end"] - e["start"] - overrun)
+        self._paced_s += paced_s
+        if overrun > self._limits.overrun_time * paced_s:
+            self._first.setdefault("overrun_time", e["t"])
         if self._computations >= ENOUGH_COMPUTATIONS and self._paced_s >= ENOUGH_PACED_S:
             yield from self._over("overrun_time", "computations overran, of all paced time so far",
                                   self._overrun_s / self._paced_s, self._limits.overrun_time, "")

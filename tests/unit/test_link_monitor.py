@@ -1,5 +1,6 @@
 """What the link monitor takes for its own and what for somebody else's, without a network."""
 
+import random
 from dataclasses import dataclass, field
 
 import pytest
@@ -18,6 +19,9 @@ from testbed.emulation.notices import (
     QueueNotice,
     parse,
 )
+from testbed.measurement.checks import Context
+from testbed.measurement.checks_machine import delay_lag, machine, sched_delay, tolerated
+from testbed.measurement.events import frame
 from testbed.measurement.live_verdict import LiveVerdict
 from testbed.measurement.thresholds import Thresholds
 
@@ -181,26 +185,64 @@ def test_messages_are_read_as_the_kernel_writes_them():
 # the verdict while the run goes on
 
 
+def texts(live, event):
+    return [v.text for v in live.feed(event)]
+
+
 def test_each_check_speaks_once():
     live = LiveVerdict(Thresholds(), tdf=2.0)
     late = {"event": "link", "node": "h1", "late": 0.04, "t": 1.0}
-    assert live.feed(late) == ["a change of h1's link was applied late: 80 ms (threshold 50 ms)"]
+    assert live.feed(late) == [("a change of h1's link was applied late: 80 ms (threshold 50 ms)", 1.0)]
     assert live.feed(late) == []
     paused = {"event": "host", "cpu": 0.2, "sched_delay": 0.0, "delay_paused": 1, "t": 2.0}
-    assert live.feed(paused) == ["the delay line's process was paused: 1 times (threshold 0 times)"]
-    assert live.feed({"event": "interference", "node": "h1", "text": "h1 uplink: rate"}) == [
+    assert live.feed(paused) == [("the delay line's process was paused: 1 times (threshold 0 times)", 2.0)]
+    assert texts(live, {"event": "interference", "node": "h1", "text": "h1 uplink: rate", "t": 3.0}) == [
         "changed behind the tool's back: h1 uplink: rate"]
-    assert len(live.reasons) == 3
 
 
-def test_fractions_wait_until_there_is_enough():
+def test_overruns_wait_until_there_is_enough():
     live = LiveVerdict(Thresholds(), tdf=1.0)
-    busy = {"event": "host", "cpu": 1.0, "sched_delay": 0.0, "t": 1.0}
-    assert [bool(live.feed(busy)) for _ in range(10)] == [False] * 9 + [True]
-    slow = {"event": "compute", "node": "h1", "flops": 1e6, "start": 0.0, "end": 1.1, "overrun": 0.1}
-    said = [live.feed(slow) for _ in range(60)]
+    said = []
+    for i in range(60):
+        over = 0.0 if i < 5 else 0.1
+        said.append(live.feed({"event": "compute", "node": "h1", "flops": 1e6, "start": i, "end": i + 1 + over,
+                               "overrun": over, "t": i + 1.0}))
     assert [bool(s) for s in said] == [False] * 49 + [True] + [False] * 10
-    assert "computations overran, of all paced time so far: 10 % (threshold 2 %)" in said[49]
+    assert said[49] == [("computations overran, of all paced time so far: 9 % (threshold 2 %)", 6.0)]
+
+
+def host(t, *, cpu=0.2, lag=0.001, delay=0.001):
+    return {"event": "host", "node": "testbed", "t": float(t), "cpu": cpu, "delay_lag_p99": lag, "sched_delay": delay}
+
+
+def test_bad_seconds_that_a_run_may_have_are_not_announced():
+    live = LiveVerdict(Thresholds(), tdf=1.0)
+    said = [live.feed(host(t, lag=0.02 if t in (18, 30, 40) else 0.001)) for t in range(1, 60)]
+    assert [t for t, s in enumerate(said, 1) if s] == [40]  # two of a minute may be bad, the third is one too many
+    assert said[39] == [("the delay line lagged in 3 of 40 s so far; in the whole run, of 60 s at least, 2 s may be so", 18.0)]
+    busy = LiveVerdict(Thresholds(), tdf=1.0)
+    assert [bool(busy.feed(host(t, cpu=1.0))) for t in range(14)] == [False] * 12 + [True, False]
+    longer = LiveVerdict(Thresholds(), tdf=1.0, expected_s=599.5)
+    assert [bool(longer.feed(host(t, delay=0.1))) for t in range(31)] == [False] * 29 + [True, False]
+    unreported = LiveVerdict(Thresholds(), tdf=1.0)
+    assert not any(unreported.feed(host(t, lag=None)) for t in range(100))
+
+
+@pytest.mark.parametrize("field", ["cpu", "lag", "delay"])
+@pytest.mark.parametrize("seconds", [60, 61, 100, 101, 400])
+def test_what_is_announced_is_what_the_verdict_says_with_its_first_moment(seconds, field):
+    """At every number of bad seconds around the threshold, wherever in the run they are."""
+    name = {"cpu": "cpu", "lag": "delay_lag_p99", "delay": "sched_delay"}[field]
+    most = seconds // 5 if field == "cpu" else tolerated(seconds)
+    for bad in range(max(1, most - 1), most + 3):
+        chosen = random.Random(bad).sample(range(seconds), bad)
+        events = [host(t, **({field: 1.0 if field == "cpu" else 0.05} if t in chosen else {})) for t in range(seconds)]
+        live = LiveVerdict(Thresholds(), tdf=1.0, expected_s=seconds)
+        said = [v.at_s for e in events for v in live.feed(e)]
+        context = Context(frame(events), Thresholds(), 1.0)
+        checks = [c for made in (delay_lag, sched_delay, machine) for c in made(context) if c.name == name]
+        assert said == [c.at_s for c in checks if not c.ok]
+        assert said == ([min(chosen)] if bad > most else [])
 
 
 def test_a_good_run_says_nothing():
@@ -210,6 +252,8 @@ def test_a_good_run_says_nothing():
                               "delay_lag_max": 0.01, "delay_age": 0.1, "delay_paused": 0, "delay_overflowed": 0,
                               "memory_bytes": 1e9, "memory_available_bytes": 1e9, "memory_stall": None,
                               "replay_overdue": 0.0, "churn_overdue": 0.0})
-        assert not live.feed({"event": "compute", "node": "h1", "flops": 1e6, "start": 0.0, "end": 1.0, "overrun": 0.0})
-        assert not live.feed({"event": "compute", "node": "h1", "flops": 0, "start": 0.0, "end": 1.0, "overrun": 1.0})
-        assert not live.feed({"event": "step", "node": "server"})
+        assert not live.feed({"event": "compute", "node": "h1", "flops": 1e6, "start": 0.0, "end": 1.0, "overrun": 0.0,
+                              "t": 1.0})
+        assert not live.feed({"event": "compute", "node": "h1", "flops": 0, "start": 0.0, "end": 1.0, "overrun": 1.0,
+                              "t": 1.0})
+        assert not live.feed({"event": "step", "node": "server", "t": 1.0})
