@@ -27,7 +27,7 @@ STATE_BYTES = 3 * FLOAT  # weight and AdamW's two moments: what a checkpoint hol
 # An update does some 14 operations a parameter, but its time is that of memory: w, m, v read and written, g
 # read. It is priced at what a device could compute meanwhile (the roofline of Williams et al. 2009).
 ADAMW_TRAFFIC_BYTES = 7 * FLOAT  # per parameter
-FLOPS_PER_BYTE = 4  # a small computer's balance: say 60 GFLOP/s sustained beside 15 GB/s of memory
+FLOPS_PER_BYTE = 4  # a small computer's balance, assumed: say 60 GFLOP/s sustained beside 15 GB/s of memory
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ class SingleOptions:
 
     offload: what lives in the host's memory: nothing, the optimizer's state, or that and the weights; 'auto': the
         quickest that fits the device.
-    host_link: of each direction between device and host [bit/s]. The default is PCIe 4.0 x16.
+    host_link: of each direction between device and host [bit/s]. The default is PCIe 4.0 x16: half of the 64 GB/s that
+        the A100's datasheet states for both.
     host_memory: the host's memory bandwidth [bit/s], which an update there takes. The default is eight channels of
-        DDR4-3200.
+        DDR4-3200, 25.6 GB/s each.
     recompute: keep only the layers' inputs; 'auto': where the activations do not fit.
     """
 

@@ -227,7 +227,7 @@ AVAILABILITY: dict[str, SessionPreset | RenewalPreset | StagedPreset] = {
     "flaky": RenewalPreset(
         "volunteers' computers that come and go",
         "SETI@home hosts, fits by Javadi et al. as used in ComBoS (arcos-combos/combos, parameters.xml): up "
-        "Weibull(0.393, 2.964 h), down log-normal(-0.586, 2.444) h",
+        "Weibull(0.393, 2.964 h), down log-normal(-0.586, 2.444) h; other places of that file say 2.844, not verified",
         (0.393, 2.964),
         (-0.586, 2.444),
     ),
