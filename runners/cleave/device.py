@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from runners.cleave.hollow import hollow
 from runners.cleave.options import CleaveOptions
 from runners.cleave.precision import Codec
-from runners.cleave.products import RESULT, TASK
+from runners.cleave.products import RESULT
+from runners.cleave.sending import TASK
 from runners.costs import FLOPS_PER_BYTE
 from testbed.cluster.model import SERVER
-from testbed.runtime import Node
+from testbed.runtime import Message, Node
 
 
 class DeviceWorker:
@@ -30,45 +31,42 @@ class DeviceWorker:
         Raises:
             PeerLost: this device's lease ran out.
         """
-        node = self._node
+        node, kept = self._node, self._kept
         while True:
             message = await node.recv(SERVER, TASK)
             meta = message.meta
             if "c" in meta:
-                self._kept.clear()
+                kept.clear()
             drop = meta.get("d", ())
             if "i" not in meta:
-                self._drop(drop)
-                await self._store(meta["s"], message.tensors)
+                for number in drop:
+                    kept.pop(number, None)
+                kept[meta["s"]] = await self._received(message.tensors)
                 continue
-            needed = {*meta["a"][:2], *meta["b"][:2]}  # what this very task reads or brings is dropped after it
-            self._drop(n for n in drop if n not in needed)
+            if drop:  # what this very task reads or brings is dropped after it
+                needed = {*meta["a"][:2], *meta["b"][:2]}
+                for number in drop:
+                    if number not in needed:
+                        kept.pop(number, None)
             began = node.now()
             flops = self._price(meta, message)
             out = await node.compute(self._multiply, meta, message.tensors, flops=flops, label="block")
-            self._drop(drop)
+            for number in drop:
+                kept.pop(number, None)
             await node.send(SERVER, RESULT, out, i=meta["i"], t=[message.received_s, began, node.now()])
 
-    def _drop(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self._kept.pop(number, None)
+    async def _received(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        if self._codec.wire == "fp32":
+            return tensors[0]
+        return await self._node.compute(
+            self._codec.decode, tensors, flops=float(FLOPS_PER_BYTE * 8 * tensors[0].numel()), label="decode"
+        )
 
-    async def _store(self, number: int, tensors: list[torch.Tensor]) -> None:
-        if self._options.wire == "fp32":
-            self._kept[number] = tensors[0]
-        else:
-            self._kept[number] = await self._node.compute(
-                self._decoded, tensors, flops=float(FLOPS_PER_BYTE * 8 * tensors[0].numel()), label="decode"
-            )
-
-    def _price(self, meta: dict[str, Any], message) -> float:
-        flops = meta["f"]
-        if self._options.wire != "fp32":
-            flops += FLOPS_PER_BYTE * 8 * sum(t.numel() for t in message.tensors)
-        return flops
-
-    def _decoded(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        return tensors[0].to(torch.float32) if tensors[0].is_meta else self._codec.decode(tensors)
+    def _price(self, meta: dict[str, Any], message: Message) -> float:
+        """FLOPs of a task, decoding included."""
+        if self._codec.wire == "fp32":
+            return meta["f"]
+        return meta["f"] + FLOPS_PER_BYTE * 8 * sum(t.numel() for t in message.tensors)
 
     def _multiply(self, meta: dict[str, Any], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """In the compute thread."""
@@ -76,7 +74,7 @@ class DeviceWorker:
         left = self._operand(meta["a"], tensors[:parts])
         right = self._operand(meta["b"], tensors[-parts:])
         if left.is_meta:
-            return [torch.empty(*left.shape[:-1], right.shape[-1], dtype=self._codec.dtype, device="meta")]
+            return self._codec.encode(hollow((*left.shape[:-1], right.shape[-1])))
         product = left @ right
         if "e" not in meta:
             return self._codec.encode(product)
@@ -95,9 +93,13 @@ class DeviceWorker:
             value = self._kept[have]
             if len(spec) > 3:
                 b0, b1, r0, r1, c0, c1 = spec[3:]
-                value = value[r0:r1, c0:c1] if value.dim() == 2 else value[b0:b1, r0:r1, c0:c1]
+                flat = value.dim() == 2
+                if value.is_meta:
+                    value = hollow((r1 - r0, c1 - c0) if flat else (b1 - b0, r1 - r0, c1 - c0))
+                else:
+                    value = value[r0:r1, c0:c1] if flat else value[b0:b1, r0:r1, c0:c1]
         else:
-            value = self._decoded(tensors)
+            value = self._codec.decode(tensors)
             if keep:
                 self._kept[keep] = value
         return value.mT if turned else value

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import torch
 
+from runners.cleave.hollow import hollow
 from runners.cleave.verification import agrees
 from runners.costs import FLOAT, FLOPS_PER_BYTE
 from runners.planning.gemm import Block, GemmPlan
@@ -24,12 +26,14 @@ class View:
     key: names its values; the same for all products of a step that read them. uses: how many products do.
     """
 
-    __slots__ = ("columns", "flat", "key", "rows", "tensor", "transposed", "uses")
+    __slots__ = ("columns", "flat", "hollow", "key", "rows", "tensor", "transposed", "turned", "uses")
 
     def __init__(self, key: Hashable, tensor: torch.Tensor, transposed: bool, uses: int):
         self.key, self.tensor, self.transposed, self.uses = key, tensor, transposed, uses
+        self.turned = int(transposed)
         shape = tuple(tensor.shape)
         self.flat = len(shape) == 2
+        self.hollow = tensor.is_meta
         self.rows, self.columns = shape[-2:]  # as stored
 
     @property
@@ -46,6 +50,8 @@ class View:
 
     def cut(self, region: Region) -> torch.Tensor:
         b0, b1, r0, r1, c0, c1 = region
+        if self.hollow:
+            return hollow((r1 - r0, c1 - c0) if self.flat else (b1 - b0, r1 - r0, c1 - c0), self.tensor.dtype)
         return self.tensor[r0:r1, c0:c1] if self.flat else self.tensor[b0:b1, r0:r1, c0:c1]
 
     def whole(self, region: Region) -> bool:
@@ -57,8 +63,8 @@ class Task:
     """One block on one device. `parent`: the task that it replaces in part; `children`: those that replace it."""
 
     __slots__ = (
-        "block", "children", "deadline_s", "device", "done", "down_bytes", "down_from_s", "expected_s", "flops",
-        "generation", "id", "job", "parent", "resident_bytes", "sent_s", "tries", "up_bytes",
+        "block", "children", "deadline_s", "device", "done", "down_bytes", "down_from_s", "elements", "expected_s",
+        "flops", "generation", "id", "job", "parent", "resident_bytes", "sent_s", "tries", "up_bytes",
     )  # fmt: skip
 
     def __init__(self, job: Job, block: Block, parent: Task | None = None):
@@ -67,21 +73,31 @@ class Task:
         self.done = False
         self.tries = parent.tries if parent is not None else 0
         self.generation = 0
-        self.flops = 2.0 * block.products * block.rows * block.columns * job.product.gemm.k
-        self.sent_s = self.down_from_s = self.deadline_s = self.expected_s = 0.0
+        self.sent_s = self.down_from_s = self.expected_s = 0.0
+        self.deadline_s = math.inf
         self.down_bytes = self.up_bytes = 0
-        k, rows, columns = job.product.gemm.k, block.rows, block.columns
-        self.resident_bytes = FLOAT * block.products * (k * (rows + columns) + rows * columns)  # at the device
+        k, rows, columns, products = job.product.gemm.k, block.rows, block.columns, block.products
+        self.elements = products * rows * columns  # of its result
+        self.flops = 2.0 * self.elements * k
+        self.resident_bytes = FLOAT * (products * k * (rows + columns) + self.elements)  # at the device
+
+    def operands(self) -> tuple[Region, Region]:
+        """What of A and of B it needs."""
+        b = self.block
+        return (
+            self.job.a.region(b.batch0, b.batch1, (b.row0, b.row1), None),
+            self.job.b.region(b.batch0, b.batch1, None, (b.col0, b.col1)),
+        )
 
     @property
     def satisfied(self) -> bool:
         """Whether its result is there, or that of a task that it stems from."""
-        task: Task | None = self
-        while task is not None:
-            if task.done:
-                return True
+        task = self
+        while not task.done:
             task = task.parent
-        return False
+            if task is None:
+                return False
+        return True
 
 
 class Job:
@@ -148,9 +164,8 @@ class Job:
             # a second device says the same: training itself has diverged
             return None if task.tries else "values that are not finite"
         if self.check_rounds:
-            b = task.block
-            left = self.a.cut(self.a.region(b.batch0, b.batch1, (b.row0, b.row1), None))
-            right = self.b.cut(self.b.region(b.batch0, b.batch1, None, (b.col0, b.col1)))
+            a, b = task.operands()
+            left, right = self.a.cut(a), self.b.cut(b)
             left = left.mT if self.a.transposed else left
             right = right.mT if self.b.transposed else right
             if not agrees(left, right, part.view(*left.shape[:-1], right.shape[-1]), self.check_rounds, self.rounding):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from runners.cleave.cache import Held
 from runners.cleave.job import Region, Task, View
@@ -16,8 +16,7 @@ LEAST_BYTES = 1 << 15  # in a step, for its transfers to count as a measurement 
 MEASURED_CHANGE = 0.1  # of any rate, from which on plans are made anew
 
 
-@dataclass(frozen=True)
-class Prefetch:
+class Prefetch(NamedTuple):
     """A part of a weight that a device will need for its share of the next product."""
 
     view: View
@@ -73,7 +72,7 @@ class Peer:
     def __init__(self, name: str, generation: int, rates: Rates, memory_bytes: float, *, cache: bool):
         self.name, self.generation, self.rates, self.memory_bytes = name, generation, rates, memory_bytes
         self.waiting: list[tuple[int, int, Task | Prefetch]] = []
-        self.tasks: OrderedDict[int, Task] = OrderedDict()
+        self.tasks: dict[int, Task] = {}
         self.held = Held(CACHE_SHARE * memory_bytes if cache else 0)
         self.meter = Meter()
         self.planned = rates  # what plans were made with

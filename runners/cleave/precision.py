@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
+from runners.cleave.hollow import hollow
+
 WIRES = ("fp32", "bf16", "fp16", "int8")
 INT8_BLOCK = 64  # consecutive elements of a row-major tensor that share a scale
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -37,8 +39,8 @@ class Codec:
         if self.wire == "fp32":
             return [x]
         if x.is_meta:
-            scales = [torch.empty(-(-x.numel() // INT8_BLOCK), device="meta")] if self.wire == "int8" else []
-            return [torch.empty(x.shape, dtype=self.dtype, device="meta"), *scales]
+            scales = [hollow((-(-x.numel() // INT8_BLOCK),))] if self.wire == "int8" else []
+            return [hollow(tuple(x.shape), self.dtype), *scales]
         if self.wire != "int8":
             if self.wire in _LARGEST:
                 x = x.clamp(-_LARGEST[self.wire], _LARGEST[self.wire])  # NaN stays NaN
@@ -58,6 +60,8 @@ class Codec:
             raise ValueError(f"{[str(t.dtype) for t in tensors]} for {self.wire}")
         if self.wire == "fp32":
             return tensors[0]
+        if tensors[0].is_meta:
+            return hollow(tuple(tensors[0].shape))
         if self.wire != "int8":
             return tensors[0].to(torch.float32)
         quantized, scale = tensors

@@ -5,8 +5,7 @@ products that nothing waits for (gradients of weights). A few tasks are under wa
 comes down while another is computed and a third goes up.
 
 What is lost with a device, or long overdue, is given to others; whichever result comes first counts. Nothing here
-blocks:
-one task dispatches, one takes results, one follows the membership, one watches for what is overdue.
+blocks: one coroutine dispatches, one takes results, one follows the membership, one watches for what is overdue.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from typing import Any
 import torch
 
 from runners.cleave.capture import Product
-from runners.cleave.job import Job, Region, Task, View
+from runners.cleave.deadlines import Deadlines
+from runners.cleave.job import Job, Task, View
 from runners.cleave.options import CleaveOptions
 from runners.cleave.peers import Peer, Prefetch
 from runners.cleave.planned import Plans
 from runners.cleave.precision import ROUNDING, Codec
 from runners.cleave.recoveries import Recoveries
-from runners.costs import FLOAT
+from runners.cleave.sending import OVERDUE_S, Sender, Traffic
 from runners.planning.gemm import Gemm, default_rates, replan
 from testbed.cluster import Cluster
 from testbed.cluster.model import SERVER
-from testbed.runtime import ANY, MembershipEvent, Message, Node, PeerLost
+from testbed.runtime import ANY, MembershipEvent, Message, Node
 
-TASK, RESULT = "task", "result"
+RESULT = "result"
 CRITICAL, AHEAD, LATER = 0, 1, 2  # priorities
 LOOK_AHEAD = 1  # products beyond the latest whose weights are sent ahead
-OVERDUE_S = 1.0  # least delay beyond the expected that counts as one
 MOST_FAULTS = 3  # wrong results, after which a device gets no more work
 
 
@@ -53,9 +52,8 @@ class Products:
         self._learned = dict(self._default)  # rates, also of devices that are away
         self._wake = asyncio.Event()
         self._runnable: dict[str, Peer] = {}
-        self._deadlines: list[tuple[float, int]] = []
-        self._watch_again = asyncio.Event()
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, Task] = {}  # under way, by id
+        self._deadlines = Deadlines(node, self._tasks, self._overdue)
         self._ids = itertools.count(1)
         self._order = itertools.count()
         self._homeless: list[Job] = []  # no device is there to plan with
@@ -66,21 +64,15 @@ class Products:
         self._running: list[asyncio.Task] = []
         self._at_server: set[asyncio.Task] = set()
         self.failed: asyncio.Future = asyncio.get_running_loop().create_future()
+        self._sender = Sender(node, cluster, options, self._codec, self._deadlines)
         self.step = 0
-        self.down_bytes: dict[str, int] = {}
-        self.up_bytes: dict[str, int] = {}
-        self.saved_bytes = 0  # not sent since the device had it
-        self.duplicates = 0
-        self.messages = 0
-        self._lateness = 1.0  # how long results take, over what was expected; a running mean, at least 1
-        self._out_free_s = 0.0  # when the server's uplink will be
 
     # -- for the training loop ---------------------------------------------------------
 
     def start(self) -> None:
         for name, generation in self._node.membership.alive.items():
             self._add(name, generation)
-        for part in (self._members(), self._results(), self._dispatch(), self._watch()):
+        for part in (self._members(), self._results(), self._dispatch(), self._deadlines.watch()):
             task = asyncio.create_task(part)
             task.add_done_callback(self._ended)
             self._running.append(task)
@@ -101,7 +93,7 @@ class Products:
         upcoming: products with weights that the step will need, in order.
         """
         self.step = step
-        self.down_bytes, self.up_bytes, self.saved_bytes, self.duplicates, self.messages = {}, {}, 0, 0, 0
+        self._sender.traffic = Traffic()
         changed = False
         for peer in self._peers.values():
             peer.held.clear()
@@ -148,7 +140,12 @@ class Products:
 
     def participants(self) -> int:
         """Devices that took part in the step so far."""
-        return len(self.up_bytes)
+        return len(self.traffic.up_bytes)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of the step so far."""
+        return self._sender.traffic
 
     # -- placing -----------------------------------------------------------------------
 
@@ -231,7 +228,7 @@ class Products:
         self._wake.set()
 
     def _compute_here(self, task: Task) -> None:
-        a, b = self._operands(task)
+        a, b = task.operands()
 
         async def run() -> None:
             left, right = task.job.a.cut(a), task.job.b.cut(b)
@@ -243,14 +240,6 @@ class Products:
         here.add_done_callback(self._at_server.discard)
         here.add_done_callback(self._ended)
 
-    @staticmethod
-    def _operands(task: Task) -> tuple[Region, Region]:
-        b = task.block
-        return (
-            task.job.a.region(b.batch0, b.batch1, (b.row0, b.row1), None),
-            task.job.b.region(b.batch0, b.batch1, None, (b.col0, b.col1)),
-        )
-
     # -- sending -----------------------------------------------------------------------
 
     async def _dispatch(self) -> None:
@@ -259,111 +248,23 @@ class Products:
             self._wake.clear()
             while self._runnable:
                 _, peer = self._runnable.popitem()
-                while peer.waiting and self._peers.get(peer.name) is peer:
-                    priority, _, item = peer.waiting[0]
-                    if isinstance(item, Task):
-                        if item.satisfied:
-                            heapq.heappop(peer.waiting)
-                            continue
-                        if not peer.room(priority == LATER, item.resident_bytes):
-                            break
-                        heapq.heappop(peer.waiting)
-                        await self._send(peer, item)
+                waiting = peer.waiting
+                while waiting and self._peers.get(peer.name) is peer:
+                    priority, _, item = waiting[0]
+                    if not isinstance(item, Task):
+                        heapq.heappop(waiting)
+                        if any(name == item.job for name, _, _ in itertools.islice(self._upcoming, LOOK_AHEAD + 1)):
+                            await self._sender.ahead(peer, item)
+                        # else it is too late: its product has begun
+                    elif item.satisfied:
+                        heapq.heappop(waiting)
+                    elif peer.room(priority == LATER, item.resident_bytes):
+                        heapq.heappop(waiting)
+                        item.id = next(self._ids)
+                        self._tasks[item.id] = item
+                        await self._sender.task(peer, item)
                     else:
-                        heapq.heappop(peer.waiting)
-                        await self._prefetch(peer, item)
-
-    async def _send(self, peer: Peer, task: Task) -> None:
-        job, block = task.job, task.block
-        a, b = self._operands(task)
-        out = block.products * block.rows * block.columns
-        drop = peer.held.shrink(max(0.0, peer.memory_bytes - peer.resident_bytes - task.resident_bytes))
-        pieces: list[torch.Tensor] = []
-        left = self._operand(peer, job.a, a, pieces, drop, shared=block.columns < job.product.gemm.n)
-        right = self._operand(peer, job.b, b, pieces, drop, shared=block.rows < job.product.gemm.m)
-        tensors = await self._encoded(pieces)
-        task.id = next(self._ids)
-        task.device, task.generation = peer.name, peer.generation
-        nbytes = sum(self._codec.nbytes(_count(r)) for r, spec in ((a, left), (b, right)) if not spec[0])
-        now = self._node.now()
-        task.sent_s = now
-        task.down_from_s = now if peer.unasked_from_s is None else peer.unasked_from_s
-        task.down_bytes, task.up_bytes = nbytes + peer.unasked_bytes, self._codec.nbytes(out)
-        peer.unasked_bytes, peer.unasked_from_s = 0, None
-        self._out_free_s = max(now, self._out_free_s) + 8 * nbytes / self._cluster.server.link.uplink_bps
-        expected = peer.expect_s(self._out_free_s, nbytes, task.flops, task.up_bytes)
-        wait = self._lateness * (expected - now)
-        task.expected_s = expected - now
-        task.deadline_s = now + max(self._options.straggler * wait, wait + OVERDUE_S)
-        heapq.heappush(self._deadlines, (task.deadline_s, task.id))
-        self._watch_again.set()
-        peer.tasks[task.id] = self._tasks[task.id] = task
-        peer.resident_bytes += task.resident_bytes
-        self.down_bytes[peer.name] = self.down_bytes.get(peer.name, 0) + nbytes
-        meta: dict[str, Any] = {"i": task.id, "a": left, "b": right, "f": task.flops}
-        if self._options.wire == "int8" and self._options.error_feedback and job.product.swapped:  # a weight's
-            meta["e"] = [job.name, block.row0, block.row1, block.col0, block.col1]
-        await self._message(peer, tensors, drop, meta)
-
-    async def _prefetch(self, peer: Peer, ahead: Prefetch) -> None:
-        if not any(name == ahead.job for name, _, _ in itertools.islice(self._upcoming, LOOK_AHEAD + 1)):
-            return  # too late: its product has begun
-        if peer.held.find(ahead.view.key, ahead.region) is not None:
-            return
-        size = FLOAT * _count(ahead.region)
-        if peer.resident_bytes + peer.held.bytes + size > peer.memory_bytes:
-            return
-        number, drop = peer.held.add(ahead.view.key, ahead.region, size)
-        if not number:
-            return
-        part = ahead.view.cut(ahead.region)
-        nbytes = self._codec.nbytes(_count(ahead.region))
-        now = self._node.now()
-        peer.down_free_s = max(now, peer.down_free_s) + 8 * nbytes / peer.rates.downlink_bps
-        peer.unasked_bytes += nbytes
-        if peer.unasked_from_s is None:
-            peer.unasked_from_s = now
-        self.down_bytes[peer.name] = self.down_bytes.get(peer.name, 0) + nbytes
-        await self._message(peer, await self._encoded([part]), drop, {"s": number})
-
-    async def _encoded(self, pieces: list[torch.Tensor]) -> list[torch.Tensor]:
-        if self._options.wire == "fp32" or not pieces:
-            return pieces
-        flops = float(4 * FLOAT * sum(t.numel() for t in pieces))
-        encode = self._codec.encode
-        return await self._node.compute(lambda: [e for t in pieces for e in encode(t)], flops=flops, label="encode")
-
-    async def _message(self, peer: Peer, tensors: list[torch.Tensor], drop: list[int], meta: dict[str, Any]) -> None:
-        if peer.clear:
-            peer.clear = False
-            meta["c"] = True
-        if drop:
-            meta["d"] = drop
-        self.messages += 1
-        try:
-            await self._node.send(peer.name, TASK, tensors, **meta)
-        except PeerLost:
-            pass  # the membership tells, and what was under way is given to others then
-
-    def _operand(self, peer: Peer, view: View, region: Region, pieces: list[torch.Tensor], drop: list[int], *,
-                 shared: bool) -> list[int]:  # fmt: skip
-        """How the device comes to an operand: [id if it has it, id to keep it under, transposed, which part of it]."""
-        found = peer.held.find(view.key, region)
-        if found is not None:
-            number, held = found
-            self.saved_bytes += self._codec.nbytes(_count(region))
-            if held == region:
-                return [number, 0, int(view.transposed)]
-            b0, r0, c0 = held[::2]
-            part = region[0] - b0, region[1] - b0, region[2] - r0, region[3] - r0, region[4] - c0, region[5] - c0
-            return [number, 0, int(view.transposed), *part]
-        pieces.append(view.cut(region))
-        keep = 0
-        # other pieces of the block need it; or later products of the step, and nothing but the whole of it helps them
-        if shared or (view.uses > 1 and view.whole(region)):
-            keep, dropped = peer.held.add(view.key, region, FLOAT * _count(region))
-            drop += dropped
-        return [0, keep, int(view.transposed)]
+                        break
 
     # -- results -----------------------------------------------------------------------
 
@@ -373,37 +274,40 @@ class Products:
             self._result(await recv(ANY, RESULT))
 
     def _result(self, message: Message) -> None:
-        self.messages += 1
+        traffic, name = self._sender.traffic, message.source
+        traffic.messages += 1
         task = self._tasks.pop(message.meta["i"], None)
-        peer = self._peers.get(message.source)
+        peer = self._peers.get(name)
         if task is None or peer is None or task.generation != message.generation:
             return
         peer.tasks.pop(task.id, None)
         peer.resident_bytes -= task.resident_bytes
-        self._runnable[peer.name] = peer
-        self._wake.set()
-        self.up_bytes[peer.name] = self.up_bytes.get(peer.name, 0) + task.up_bytes
-        received_s, began_s, ended_s = message.meta["t"]
+        if peer.waiting:
+            self._runnable[name] = peer
+            self._wake.set()
+        traffic.up_bytes[name] = traffic.up_bytes.get(name, 0) + task.up_bytes
+        now = self._node.now()
         if task.expected_s > 0:  # what the expectation does not know of, such as the server's own work, makes all late
-            ratio = (self._node.now() - task.sent_s) / task.expected_s
-            self._lateness = max(1.0, 0.9 * self._lateness + 0.1 * ratio)
+            sender = self._sender
+            sender.lateness = max(1.0, 0.9 * sender.lateness + 0.1 * (now - task.sent_s) / task.expected_s)
+        received_s, began_s, ended_s = message.meta["t"]
         peer.meter.note(task, peer.rates, received_s, began_s, ended_s, message.sent_s, message.received_s)
         if not peer.tasks:
             peer.forget_clocks()
-        if peer.suspect and all(t.deadline_s > self._node.now() for t in peer.tasks.values()):
+        if peer.suspect and all(t.deadline_s > now for t in peer.tasks.values()):
             peer.suspect = False
             self._replan()
-        self._recoveries.heard(peer.name)
+        self._recoveries.heard(name)
         if task.satisfied:
-            self.duplicates += 1
+            traffic.duplicates += 1
             return
         part = self._shaped(task, message.tensors)
         if part is None:
             shapes = [list(t.shape) for t in message.tensors]
-            self._fault(peer.name, f"a result of shape {shapes} for a block of {task.block.rows} × "
-                                   f"{task.block.columns} in {task.job.name}")  # fmt: skip
+            self._fault(name, f"a result of shape {shapes} for a block of {task.block.rows} × "
+                              f"{task.block.columns} in {task.job.name}")  # fmt: skip
             task.tries += 1
-            self._reassign([task], avoid={peer.name})
+            self._reassign([task], avoid={name})
             return
         self._accept(task, part)
 
@@ -445,21 +349,6 @@ class Products:
 
     # -- overdue -----------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        while True:
-            while self._deadlines and self._deadlines[0][1] not in self._tasks:
-                heapq.heappop(self._deadlines)
-            if not self._deadlines:
-                self._watch_again.clear()
-                await self._watch_again.wait()
-                continue
-            left = self._deadlines[0][0] - self._node.now()
-            if left > 0:
-                await self._node.sleep(left)
-                continue
-            task = self._tasks[heapq.heappop(self._deadlines)[1]]
-            self._overdue(task)
-
     def _overdue(self, task: Task) -> None:
         peer = self._peers.get(task.device)
         if peer is None or task.id not in peer.tasks:
@@ -471,7 +360,7 @@ class Products:
         # no one to help, or everyone is as late (the server's link, say): go on waiting
         if second or not others or 2 * as_late >= len(usable):
             task.deadline_s = self._node.now() + max(OVERDUE_S, 2 * (task.deadline_s - task.sent_s))
-            heapq.heappush(self._deadlines, (task.deadline_s, task.id))
+            self._deadlines.add(task)
             return
         if not peer.suspect:
             peer.suspect = True
@@ -505,8 +394,9 @@ class Products:
         self._runnable.pop(event.name, None)
         self._replan()
         tasks = [*peer.tasks.values(), *(item for _, _, item in peer.waiting if isinstance(item, Task))]
-        for task in peer.tasks.values():
-            self._tasks.pop(task.id, None)
+        for number in peer.tasks:
+            self._tasks.pop(number, None)
+        peer.tasks.clear()
         lost = [t for t in tasks if not t.satisfied]
         waits = self._recoveries.nobody = not self._peers
         if waits:
@@ -537,11 +427,6 @@ class Products:
     def _ended(self, task: asyncio.Task) -> None:
         if not task.cancelled() and task.exception() is not None and not self.failed.done():
             self.failed.set_exception(task.exception())
-
-
-def _count(region: Region) -> int:
-    b0, b1, r0, r1, c0, c1 = region
-    return (b1 - b0) * (r1 - r0) * (c1 - c0)
 
 
 def _product_of(left: torch.Tensor, left_turned: bool, right: torch.Tensor, right_turned: bool):

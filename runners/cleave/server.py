@@ -115,13 +115,13 @@ class Server:
         await self._node.compute(update, flops=layer.update_flops, label="update")
 
     def _report(self, step: int, start: float, loss: float | None) -> None:
-        products = self._products
+        products, traffic = self._products, self._products.traffic
         self._node.record(
             "step", step=step, loss=loss, start=start, end=self._node.now(), samples=self._training.batch, attempt=1,
             devices=products.participants(),
         )  # fmt: skip
         self._node.record(
-            "traffic", step=step, server_out=sum(products.down_bytes.values()),
-            server_in=sum(products.up_bytes.values()), saved=products.saved_bytes, duplicates=products.duplicates,
-            messages=products.messages, down=dict(products.down_bytes), up=dict(products.up_bytes),
+            "traffic", step=step, server_out=sum(traffic.down_bytes.values()),
+            server_in=sum(traffic.up_bytes.values()), saved=traffic.saved_bytes, duplicates=traffic.duplicates,
+            messages=traffic.messages, down=dict(traffic.down_bytes), up=dict(traffic.up_bytes),
         )  # fmt: skip

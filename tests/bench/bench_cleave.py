@@ -89,8 +89,8 @@ class Dispatch:
             await node.compute(job.assemble, flops=0.0)
             count += 1
         seconds, cpu = node.now() - start, time.process_time() - cpu
-        down, up = sum(products.down_bytes.values()), sum(products.up_bytes.values())
-        node.record("dispatch", m=m, k=k, n=n, seconds=seconds, products=count, blocks=products.messages / 2,
+        down, up = sum(products.traffic.down_bytes.values()), sum(products.traffic.up_bytes.values())
+        node.record("dispatch", m=m, k=k, n=n, seconds=seconds, products=count, blocks=products.traffic.messages / 2,
                     bytes=down + up, cpu=cpu)  # fmt: skip
         await products.stop()
         await node.sleep(0.5)
