@@ -18,7 +18,7 @@ help:
 	@echo "make clean       leftovers of crashed runs, then the virtual environment and caches"
 
 setup: $(STAMP)
-$(STAMP): requirements.txt pyproject.toml scripts/setup
+$(STAMP): requirements.txt pyproject.toml setup.py testbed/emulation/delay/line.c scripts/setup
 	@scripts/setup
 
 quickstart: setup

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from testbed.cluster import Link, SharedLink, Topology
-from testbed.emulation import batch, cleanup, hosts, namespaces, netlink, plan, shaping
+from testbed.emulation import batch, cleanup, hosts, namespaces, netlink, plan, processors, shaping
 from testbed.emulation.counters import QueueCounters, QueueReader
 from testbed.emulation.expectations import Expectations
 from testbed.emulation.hosts import DelayPort, HostPort, SharedPort
@@ -102,6 +102,7 @@ class EmulatedNetwork:
         self.state.record_many("netns", p.namespaces)
         self._started = True
         namespaces.create(p.namespaces)
+        processors.steer_receiving(p.namespaces)
         hosts.disable_ipv6_in(netns)
         batch.run("ip", p.ip_lines, netns)
         if self.settings.switch == "ovs":

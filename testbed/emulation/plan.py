@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from testbed.cluster import Link, Topology
 from testbed.cluster.model import SERVER
 from testbed.emulation import hosts as host_setup
-from testbed.emulation import names, shaping
+from testbed.emulation import names, processors, shaping
 from testbed.emulation.hosts import HostPort, SharedPort
 from testbed.errors import InputError, unknown
 
@@ -106,6 +106,7 @@ class NetworkPlan:
             switch = openvswitch.commands(self.net_netns, self.bridges)
         return [
             *(f"ip netns add {netns}" for netns in self.namespaces),
+            *processors.commands(self.net_netns),
             f"ip netns exec {self.net_netns} sysctl -w net.ipv6.conf.all.disable_ipv6=1",
             *(f"ip -n {self.net_netns} {line}" for line in self.ip_lines),
             *switch,

@@ -30,7 +30,7 @@ def library(tmp_path_factory):
     if compiler is None:
         pytest.skip("no C compiler")
     path = tmp_path_factory.mktemp("line") / "line.so"
-    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", path, SOURCE, "-lm"],
+    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", path, SOURCE, "-lm", "-lpthread"],
                    check=True)
     return load(path)
 
@@ -141,6 +141,40 @@ def test_packets_are_released_once_in_order_and_on_time(request, make):
         tell.send(b"x")
         line.turn(time.monotonic_ns() + 1_000_000_000)  # the handler ends the turn
         assert time.monotonic() < began + 5
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor only")
+def test_a_stand_in_works_while_the_line_is_kept_from_it(library):
+    """The main thread takes packets in once and is then never there: they are released all the same, each once."""
+    before = os.sched_getaffinity(0)
+    kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    told, tell = socket.socketpair()
+    with kernel, ours, told, tell:
+        kernel.setblocking(False)
+        line = CompiledLine(library, ours, Lanes({"h2": PathDelay(down_delay_s=0.03)}, {}, {}, 3), MACS, PORTS, _view())
+        line.add_handler(told.fileno(), lambda: None)
+        try:
+            own, *others = sorted(before)
+            os.sched_setaffinity(0, [own])
+            line.start_stand_in(others)
+            mac = next(iter(MACS))
+            for i in range(50):
+                kernel.send(_message(1, i, 12, mac))
+            began = time.monotonic()
+            while line.packets < 50 and time.monotonic() < began + 5:  # an unknown lane is the main thread's to make
+                line.turn(time.monotonic_ns() + 1_000_000)
+            for i in range(50, 100):  # of a lane that is known: not even to be read by the main thread
+                kernel.send(_message(1, i, 12, mac))
+            released = []
+            while len(released) < 100 and time.monotonic() < began + 5:
+                time.sleep(0.001)
+                released += _verdicts(kernel)
+            assert released == [(1, i, netfilter.ACCEPT) for i in range(100)]
+            line.close()
+            assert line.stood_in == line.released == 100
+        finally:
+            line.close()
+            os.sched_setaffinity(0, before)
 
 
 def test_lags_are_counted_in_the_same_buckets(library):

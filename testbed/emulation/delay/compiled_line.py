@@ -10,7 +10,8 @@ import ctypes
 import importlib.machinery
 import os
 import socket
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,12 @@ def load(path: Path) -> ctypes.CDLL:
         "line_set_shortest": (None, [c_line, i64]),
         "line_due": (i64, [c_line, number, i64]),
         "line_run": (number, [c_line, i64]),
+        "line_stand_in": (None, [c_line]),
+        "line_end": (None, [c_line]),
         "line_packets": (u64, [c_line]),
         "line_released": (u64, [c_line]),
         "line_lost": (u64, [c_line]),
+        "line_stood_in": (u64, [c_line]),
         "line_unknown_out": (u32, [c_line]),
         "line_unknown_mac": (ctypes.c_void_p, [c_line]),
         "line_error": (number, [c_line]),
@@ -67,6 +71,7 @@ class CompiledLine:
         self._memory = memory
         self._counters = (ctypes.c_uint64 * len(memory)).from_buffer(memory.obj)
         self._line: int | None = None
+        self._stand_in: threading.Thread | None = None
         self._hear: Callable[[], None] = lambda: None
         self._numbers: dict[Lane, int] = {}
         lanes.on_change = self._changed
@@ -77,6 +82,28 @@ class CompiledLine:
         self._line = self._c.line_new(self._sock.fileno(), fd, ctypes.addressof(self._counters))
         if not self._line:
             raise MemoryError("no memory for the delay line")
+
+    def start_stand_in(self, processors: Iterable[int]) -> None:
+        """A second thread, on these processors and scheduled like this one, works whenever this one is kept from it."""
+
+        def work() -> None:
+            os.sched_setaffinity(0, processors)
+            self._c.line_stand_in(self._line)
+
+        self._stand_in = threading.Thread(target=work, name="stand-in", daemon=True)
+        self._stand_in.start()
+
+    def close(self) -> None:
+        """End the stand-in."""
+        if self._stand_in:
+            self._c.line_end(self._line)
+            self._stand_in.join()
+            self._stand_in = None
+
+    @property
+    def stood_in(self) -> int:
+        """Packets that the stand-in released."""
+        return self._c.line_stood_in(self._line)
 
     @property
     def packets(self) -> int:

@@ -21,6 +21,7 @@ from testbed.emulation.delay.delay_line import DelayLine
 from testbed.emulation.delay.lanes import Lanes
 from testbed.emulation.delay.protocol import Change, Failed, Inbox, Ready, Start, Stop, send
 from testbed.emulation.namespaces import enter_namespace
+from testbed.emulation.processors import delay_processor
 
 QUEUES = 128  # pairs of hosts are spread over them: the kernel finds a packet by searching its queue
 MAX_PACKETS = 1 << 20  # in a queue: beyond any rate x delay; what overflows anyway is counted
@@ -75,7 +76,15 @@ class Daemon:
             self._control.setblocking(False)
             signal.signal(signal.SIGCONT, self._continued)
             self._line.add_handler(self._control.fileno(), self._hear)
+            own = delay_processor()
+            others = os.sched_getaffinity(0) - {own}
             scheduler = _go_first()
+            if own is not None:
+                os.sched_setaffinity(0, [own])
+            if own is not None and isinstance(self._line, CompiledLine):
+                self._line.start_stand_in(others)
+                stack.callback(self._line.close)
+                scheduler += ", with a stand-in"
             self._tick()
             send(self._control, Ready(rule, f"{self._line.loop} loop, {scheduler}"))
             self._loop()

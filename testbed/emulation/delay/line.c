@@ -4,14 +4,22 @@
  * and nothing is lost without one: the Python loop then takes over. Both give the n-th packet of a lane the same
  * fate for the same seed. Times are CLOCK_MONOTONIC in nanoseconds.
  *
+ * A kernel that does not preempt system calls (PREEMPT_NONE) lets a thread wait, whatever its priority, while another
+ * process is in a long one on the same processor. So a second thread on another processor, line_stand_in, looks whether
+ * the line is late and then does its work. The mutex is held by whoever works; sleeping is outside it.
+ *
  * Sources: linux/netfilter/nfnetlink_queue.h (messages), Steele, Lea, Flood 2014 (SplitMix64).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +29,7 @@
 
 enum { READ_BATCH = 64, SLOT = 256, VERDICT_BATCH = 32, VERDICT_BYTES = 32 };
 enum { EARLY_NS = 50000, REST_NS = 200000 };
+enum { STAND_IN_NS = 500000, STAND_IN_BATCH = 8, LOOK_NS = 1000000, IDLE_NS = 1000000000, IDLE_LOOK_NS = 10000000 };
 enum { UNTIL = 0, OTHER_READABLE = 1, UNKNOWN_LANE = 2, FAILED = 3 };            /* what line_run returns */
 enum { A_PACKET_HDR = 1, A_TIMESTAMP = 4, A_OUTDEV = 6, A_PHYSOUTDEV = 8, A_HWADDR = 9 };
 enum { STEP_NS = 20000, LINEAR = 1024, BUCKETS = LINEAR + 40, HISTOGRAM = 16 };  /* of shared_stats.py */
@@ -64,6 +73,11 @@ typedef struct {
     uint32_t unknown_out;
     uint8_t unknown_mac[6];
     int error;
+    pthread_mutex_t working;
+    atomic_llong next_due, last_turn, last_packet; /* of the heap's first (LLONG_MAX: empty); when someone worked; … */
+    atomic_bool ending, wanted; /* wanted: the line's own thread waits for the mutex */
+    int most_verdicts;          /* in one system call, which also does what the released packets lead to */
+    uint64_t stood_in; /* packets that the stand-in released */
 } line_t;
 
 static int64_t clock_ns(clockid_t id)
@@ -111,6 +125,10 @@ line_t *line_new(int fd, int other, uint64_t *memory)
         l->headers[i].msg_hdr.msg_iovlen = 1;
     }
     l->drained = clock_ns(CLOCK_MONOTONIC);
+    atomic_init(&l->next_due, LLONG_MAX);
+    atomic_init(&l->last_turn, l->drained);
+    atomic_init(&l->last_packet, l->drained);
+    pthread_mutex_init(&l->working, NULL);
     return l;
 }
 
@@ -121,6 +139,7 @@ void line_free(line_t *l)
     free(l->lanes);
     free(l->table);
     free(l->heap);
+    pthread_mutex_destroy(&l->working);
     free(l);
 }
 
@@ -149,8 +168,22 @@ static void enter(line_t *l, uint32_t number)
     l->table[at] = (int32_t)number;
 }
 
-/* A new lane's number, or -1 without memory. Its settings are all zero: call line_set. */
-int line_add(line_t *l, uint32_t out, const uint8_t *mac, uint64_t uniform_seed, uint64_t gauss_seed)
+static void begin_work(line_t *l)
+{
+    atomic_store(&l->wanted, true);
+    pthread_mutex_lock(&l->working);
+    atomic_store(&l->wanted, false);
+    l->most_verdicts = VERDICT_BATCH;
+}
+
+static void end_work(line_t *l)
+{
+    atomic_store(&l->next_due, l->heap_count ? l->heap[0].due : LLONG_MAX);
+    atomic_store(&l->last_turn, clock_ns(CLOCK_MONOTONIC));
+    pthread_mutex_unlock(&l->working);
+}
+
+static int add_lane(line_t *l, uint32_t out, const uint8_t *mac, uint64_t uniform_seed, uint64_t gauss_seed)
 {
     if (l->lane_count == l->lane_room) {
         uint32_t room = l->lane_room ? 2 * l->lane_room : 64;
@@ -185,13 +218,24 @@ int line_add(line_t *l, uint32_t out, const uint8_t *mac, uint64_t uniform_seed,
     return (int)l->lane_count - 1;
 }
 
+/* A new lane's number, or -1 without memory. Its settings are all zero: call line_set. */
+int line_add(line_t *l, uint32_t out, const uint8_t *mac, uint64_t uniform_seed, uint64_t gauss_seed)
+{
+    begin_work(l);
+    int number = add_lane(l, out, mac, uniform_seed, gauss_seed);
+    end_work(l);
+    return number;
+}
+
 void line_set(line_t *l, int number, int64_t delay, int64_t jitter, double loss, double reorder)
 {
+    begin_work(l);
     lane_t *lane = &l->lanes[number];
     lane->delay = delay;
     lane->jitter = jitter;
     lane->loss = loss;
     lane->reorder = reorder;
+    end_work(l);
 }
 
 /* The shortest delay of all lanes: how long a busy line may rest. */
@@ -324,7 +368,7 @@ static int verdict(line_t *l, uint64_t key, uint32_t what)
              htonl((uint32_t)(key >> 8))};
     memcpy(l->verdicts + l->verdict_count * VERDICT_BYTES, &one, VERDICT_BYTES);
     l->verdict_count++;
-    return l->verdict_count < VERDICT_BATCH || flush(l);
+    return l->verdict_count < l->most_verdicts || flush(l);
 }
 
 static int accept_packet(line_t *l, int64_t due, uint64_t key)
@@ -431,16 +475,18 @@ static int receive(line_t *l)
         l->error = errno;
         return FAILED;
     }
+    atomic_store(&l->last_packet, l->batch_now);
     l->batch = count;
     l->next = 0;
     l->batch_gap = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC);
     return take(l);
 }
 
+/* The stand-in stops when the line's own thread wants to go on. */
 static int release(line_t *l)
 {
     int64_t now = clock_ns(CLOCK_MONOTONIC) + EARLY_NS;
-    while (l->heap_count && l->heap[0].due <= now) {
+    while (l->heap_count && l->heap[0].due <= now && !(l->most_verdicts == STAND_IN_BATCH && atomic_load(&l->wanted))) {
         entry_t top = pop(l);
         if (top.key != HEAD) {
             if (!accept_packet(l, top.due, top.key))
@@ -464,48 +510,93 @@ static int release(line_t *l)
     return flush(l) ? UNTIL : FAILED;
 }
 
+/* One round of work, waits included; what line_run returns, or -1 to go on. */
+static int turn(line_t *l, int64_t until)
+{
+    int code;
+    if (l->error)
+        return FAILED; /* the stand-in's */
+    if (l->next < l->batch && (code = take(l)) != UNTIL) /* the rest of a batch that met an unknown lane */
+        return code;
+    if (release(l) == FAILED)
+        return FAILED;
+    int64_t now = clock_ns(CLOCK_MONOTONIC);
+    if (now >= until)
+        return UNTIL;
+    int64_t wait = (l->heap_count && l->heap[0].due < until ? l->heap[0].due : until) - now;
+    if (wait < 0)
+        wait = 0;
+    struct pollfd fds[2] = {{l->fd, POLLIN, 0}, {l->other, POLLIN, 0}};
+    struct timespec none = {0, 0}, t = {wait / 1000000000, wait % 1000000000};
+    uint64_t so_far = l->packets;
+    int64_t rest = l->rest;
+    end_work(l);
+    if (rest) { /* packets keep coming: being woken by each would cost more than delaying it */
+        struct timespec pause = {0, wait < rest ? wait : rest};
+        nanosleep(&pause, NULL);
+        t = none;
+    }
+    int ready = ppoll(fds, 2, &t, NULL), error = errno;
+    begin_work(l);
+    if (ready < 0 && error != EINTR) {
+        l->error = error;
+        return FAILED;
+    }
+    if (ready > 0 && (fds[0].revents & POLLIN) && l->next == l->batch && (code = receive(l)) != UNTIL)
+        return code;
+    rest = l->shortest / 4 < REST_NS ? l->shortest / 4 : REST_NS;
+    l->rest = l->packets > so_far ? rest : 0;
+    if (ready > 0 && fds[1].revents)
+        return release(l) == FAILED ? FAILED : OTHER_READABLE;
+    return -1;
+}
+
 /* Work until that time, or until the other descriptor can be read, or a lane has to be made first. */
 int line_run(line_t *l, int64_t until)
 {
     int code;
-    if (l->next < l->batch && (code = take(l)) != UNTIL) /* the rest of a batch that met an unknown lane */
-        return code;
-    for (;;) {
-        if (release(l) == FAILED)
-            return FAILED;
-        int64_t now = clock_ns(CLOCK_MONOTONIC);
-        if (now >= until)
-            return UNTIL;
-        int64_t wait = (l->heap_count && l->heap[0].due < until ? l->heap[0].due : until) - now;
-        if (wait < 0)
-            wait = 0;
-        struct pollfd fds[2] = {{l->fd, POLLIN, 0}, {l->other, POLLIN, 0}};
-        struct timespec none = {0, 0}, t = {wait / 1000000000, wait % 1000000000};
-        if (l->rest) { /* packets keep coming: being woken by each would cost more than delaying it */
-            int64_t rest = wait < l->rest ? wait : l->rest;
-            struct timespec pause = {0, rest};
-            nanosleep(&pause, NULL);
-            t = none;
-        }
-        if (ppoll(fds, 2, &t, NULL) < 0 && errno != EINTR) {
-            l->error = errno;
-            return FAILED;
-        }
-        uint64_t so_far = l->packets;
-        if ((fds[0].revents & POLLIN) && (code = receive(l)) != UNTIL)
-            return code;
-        int64_t rest = l->shortest / 4 < REST_NS ? l->shortest / 4 : REST_NS;
-        l->rest = l->packets > so_far ? rest : 0;
-        if (fds[1].revents) {
-            code = release(l);
-            return code == FAILED ? FAILED : OTHER_READABLE;
-        }
+    begin_work(l);
+    while ((code = turn(l, until)) < 0)
+        ;
+    end_work(l);
+    return code;
+}
+
+/* For a second thread, on another processor: do the line's work whenever it is late, until line_end. */
+void line_stand_in(line_t *l)
+{
+    while (!atomic_load(&l->ending)) {
+        int64_t now = clock_ns(CLOCK_MONOTONIC), due = atomic_load(&l->next_due);
+        int64_t wait = now - atomic_load(&l->last_packet) > IDLE_NS ? IDLE_LOOK_NS : LOOK_NS;
+        if (due != LLONG_MAX && due + STAND_IN_NS - now < wait)
+            wait = due + STAND_IN_NS - now;
+        if (wait < 0) /* it is at work */
+            wait = STAND_IN_NS;
+        struct timespec pause = {0, wait};
+        nanosleep(&pause, NULL);
+        now = clock_ns(CLOCK_MONOTONIC);
+        due = atomic_load(&l->next_due);
+        if ((due == LLONG_MAX || now < due + STAND_IN_NS) && now < atomic_load(&l->last_turn) + LOOK_NS)
+            continue;
+        if (pthread_mutex_trylock(&l->working))
+            continue;
+        l->most_verdicts = STAND_IN_BATCH;
+        uint64_t so_far = l->released;
+        if (!l->error && l->next == l->batch)
+            receive(l);
+        if (!l->error)
+            release(l);
+        l->stood_in += l->released - so_far;
+        end_work(l);
     }
 }
+
+void line_end(line_t *l) { atomic_store(&l->ending, true); }
 
 uint64_t line_packets(const line_t *l) { return l->packets; }
 uint64_t line_released(const line_t *l) { return l->released; }
 uint64_t line_lost(const line_t *l) { return l->lost; }
+uint64_t line_stood_in(const line_t *l) { return l->stood_in; }
 uint32_t line_unknown_out(const line_t *l) { return l->unknown_out; }
 const uint8_t *line_unknown_mac(const line_t *l) { return l->unknown_mac; }
 int line_error(const line_t *l) { return l->error; }
