@@ -59,14 +59,6 @@ class View:
             self._alive.pop(event.name, None)
 
 
-class _Waiter:
-    __slots__ = ("source", "future")
-
-    def __init__(self, source: str | None, future: asyncio.Future):
-        self.source = source
-        self.future = future
-
-
 class _Entry:
     """A message that waits. taken: it is in one of its two queues only because nobody came to tidy up."""
 
@@ -152,7 +144,7 @@ class Mailbox:
         self.always = always
         self.dropped: Counter[str] = Counter()
         self._waiting: dict[str, _Shelf] = {}
-        self._receivers: dict[tuple[str | None, str], dict[_Waiter, None]] = {}
+        self._receivers: dict[tuple[str | None, str], dict[asyncio.Future, None]] = {}
         self._held: list[tuple[int, Message]] = []
         self._lost: PeerLost | None = None
 
@@ -190,6 +182,11 @@ class Mailbox:
         for waiters in self._receivers.values():
             self._wake(waiters, PeerLost(self.name, reason))
 
+    @property
+    def closed(self) -> bool:
+        """Whether this node's own lease ran out."""
+        return self._lost is not None
+
     def check(self, peer: str | None) -> None:
         """Raises PeerLost when this node's lease is gone or `peer` is not in the view."""
         if self._lost is not None:
@@ -199,31 +196,33 @@ class Mailbox:
 
     async def recv(self, source: str | None, tag: str) -> Message:
         """See `interface.Node.recv`. May be cancelled at any time without losing a message."""
-        waiter: _Waiter | None = None
         lost: PeerLost | None = None
-        try:
-            while True:
-                if self._lost is not None:
-                    raise PeerLost(self._lost.peer, self._lost.reason)
-                message = self._take(source, tag)
-                if message is not None:
-                    return message
-                if lost is not None:
-                    raise lost
-                self.check(source)
-                future = asyncio.get_running_loop().create_future()
-                if waiter is None:
-                    waiter = _Waiter(source, future)
-                    self._receivers.setdefault((source, tag), {})[waiter] = None
-                else:
-                    waiter.future = future
+        while (message := self.take(source, tag)) is None:
+            if lost is not None:
+                raise lost
+            self.check(source)
+            future = asyncio.get_running_loop().create_future()
+            waiters = self._receivers.setdefault((source, tag), {})
+            waiters[future] = None
+            try:
                 lost = await future  # None: something of this tag came
-        finally:
-            if waiter is not None:
-                waiters = self._receivers[source, tag]
-                del waiters[waiter]
+            finally:
+                del waiters[future]
                 if not waiters:
-                    del self._receivers[source, tag]
+                    self._receivers.pop((source, tag), None)
+        return message
+
+    def take(self, source: str | None, tag: str) -> Message | None:
+        """What `recv` would return without waiting. Raises PeerLost when this node's lease is gone."""
+        if self._lost is not None:
+            raise PeerLost(self._lost.peer, self._lost.reason)
+        shelf = self._waiting.get(tag)
+        if shelf is None:
+            return None
+        message = shelf.take(source)
+        if not shelf.count:
+            del self._waiting[tag]
+        return message
 
     def has(self, source: str | None, tag: str) -> bool:
         """Whether `recv` would return at once."""
@@ -239,35 +238,28 @@ class Mailbox:
         return [key for key, waiters in self._receivers.items() for _ in waiters]
 
     def _accept(self, message: Message) -> bool:
-        if message.source not in self.always:
-            known = self.view.generation_of(message.source)
+        source, tag = message.source, message.tag
+        if source not in self.always:
+            known = self.view.generation_of(source)
             if known is not None and message.generation < known:
                 self.dropped["from an earlier generation"] += 1
                 return False
             if known is None:  # it left; what it sent before is late news of a dead incarnation
                 self.dropped["from a peer that left"] += 1
                 return False
-        shelf = self._waiting.get(message.tag)
+        shelf = self._waiting.get(tag)
         if shelf is None:
-            shelf = self._waiting[message.tag] = _Shelf()
+            shelf = self._waiting[tag] = _Shelf()
         shelf.put(message)
-        for source in (message.source, None):
-            waiters = self._receivers.get((source, message.tag))
-            if waiters:
-                self._wake(waiters, None)
+        receivers = self._receivers
+        if waiters := receivers.get((source, tag)):
+            self._wake(waiters, None)
+        if waiters := receivers.get((None, tag)):
+            self._wake(waiters, None)
         return True
 
     @staticmethod
-    def _wake(waiters: dict[_Waiter, None], news: PeerLost | None) -> None:
-        for w in waiters:
-            if not w.future.done():
-                w.future.set_result(news)
-
-    def _take(self, source: str | None, tag: str) -> Message | None:
-        shelf = self._waiting.get(tag)
-        if shelf is None:
-            return None
-        message = shelf.take(source)
-        if not shelf.count:
-            del self._waiting[tag]
-        return message
+    def _wake(waiters: dict[asyncio.Future, None], news: PeerLost | None) -> None:
+        for future in waiters:
+            if not future.done():
+                future.set_result(news)

@@ -54,9 +54,10 @@ def describe(tensors: Sequence[torch.Tensor]) -> list[tuple[str, list[int]]]:
     for t in tensors:
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"a message carries tensors; found {type(t).__name__} among them")
-        if t.dtype not in _NAMES:
+        name = _NAMES.get(t.dtype)
+        if name is None:
             raise TypeError(f"{t.dtype} can't be sent; expected one of {', '.join(sorted(_DTYPES))}")
-        described.append((_NAMES[t.dtype], list(t.shape)))
+        described.append((name, list(t.shape)))
     return described
 
 

@@ -29,12 +29,13 @@ class Connection:
         deliver: called with each message's item when its last byte has arrived.
     """
 
-    __slots__ = ("network", "source", "to", "flow", "deliver", "_queue", "_window", "_state", "_established", "_epoch",
-                 "_last_arrival_s", "_in_flight", "_room", "_head_left", "_cut_s", "_had_data", "_free_s", "_share",
-                 "delay_s", "rtt_s", "_sigma_s", "_loss")  # fmt: skip
+    __slots__ = ("network", "_loop", "source", "to", "flow", "deliver", "_queue", "_window", "_state", "_established",
+                 "_epoch", "_last_arrival_s", "_in_flight", "_room", "_head_left", "_cut_s", "_had_data", "_free_s",
+                 "_share", "delay_s", "rtt_s", "_sigma_s", "_loss")  # fmt: skip
 
     def __init__(self, network: Network, source: str, to: str, deliver: Callable[[Any], None]):
         self.network, self.source, self.to, self.deliver = network, source, to, deliver
+        self._loop = network.loop
         self.flow = Flow(network.path(source, to), self._served)
         self._queue: deque[tuple[float, Any]] = deque()  # bytes on the wire, item
         self._window = Window()
@@ -63,16 +64,15 @@ class Connection:
 
     @property
     def full(self) -> bool:
-        return len(self._queue) > QUEUE_MESSAGES or bool(self._room)
+        return len(self._queue) > QUEUE_MESSAGES or len(self._room) > 0
 
     def send(self, nbytes: float, item: Any) -> None:
         """Queue a message. Call when not `full`, or after `room`."""
         self._queue.append((tcp.wire_bytes(nbytes), item))
         if self._state == _IDLE:
-            loop = self.network.loop
             self._state = _WAITING
-            if self._free_s > loop.now:
-                loop.at(self._free_s, self._freed, self._epoch)
+            if self._free_s > self._loop.now:
+                self._loop.at(self._free_s, self._freed, self._epoch)
             else:
                 self.network.begins(self)
 
@@ -95,8 +95,8 @@ class Connection:
         """The instant's end: the network knows what the connection can count on [bytes/s]."""
         if self._state != _WAITING or not self._queue:
             return
-        self._share = max(share, 1.0)  # of a dead link: begin anyway, the fluid network stalls it
-        self._window.begin(self.rtt_s, self.network.loop.now)
+        self._share = share if share > 1.0 else 1.0  # of a dead link: begin anyway, the fluid network stalls it
+        self._window.begin(self.rtt_s, self._loop.now)
         self._state = _FLOWING
         self.network.fluid.start(self.flow, self._queue[0][0])
 
@@ -106,25 +106,24 @@ class Connection:
 
     def _served(self) -> float:
         """The first message's last byte has left the last bottleneck, pauses apart."""
-        network = self.network
-        now = network.loop.now
-        wire, item = self._queue.popleft()
+        queue = self._queue
+        wire, item = queue.popleft()
         pause = self._window.pause(wire, self._share, self.rtt_s)
         if not self._established:
             self._established = True
             pause += tcp.HANDSHAKE_RTTS * self.rtt_s
-        self._free_s = now + pause
-        self._arrives(item, self._free_s, wire)
+        self._free_s = free_s = self._loop.now + pause
+        self._arrives(item, free_s, wire)
         if self._room:
             self._offer()
-        if self._queue and pause <= 0:
-            return self._queue[0][0]
-        if self._queue:
+        if queue:
+            if pause <= 0:
+                return queue[0][0]
             self._state = _WAITING
-            network.loop.at(self._free_s, self._freed, self._epoch)
+            self._loop.at(free_s, self._freed, self._epoch)
         else:
             self._state = _IDLE
-        self._window.end(self._share, self.rtt_s, network.buffer_s, self._free_s)
+        self._window.end(self._share, self.rtt_s, self.network.buffer_s, free_s)
         return 0.0
 
     def _offer(self) -> None:
@@ -139,9 +138,11 @@ class Connection:
         at = left_s + self.delay_s
         if self._sigma_s > 0 or self._loss > 0:
             at = max(left_s, at + self._late_s(max(1, int(wire / MSS))))
-        self._last_arrival_s = at = max(at, self._last_arrival_s)
+        if at < self._last_arrival_s:
+            at = self._last_arrival_s
+        self._last_arrival_s = at
         self._in_flight.append(item)
-        self.network.loop.at(at, self._arrived, self._epoch)
+        self._loop.at(at, self._arrived, self._epoch)
 
     def _late_s(self, packets: int) -> float:
         """Jitter and repairs of a message's last packets, of which no later ones show the loss.
@@ -173,22 +174,22 @@ class Connection:
         self._had_data = self._state != _IDLE or bool(self._in_flight)
         if self._state == _FLOWING:
             self._head_left = self.network.fluid.stop(self.flow)
-        self._state, self._cut_s = _CUT, self.network.loop.now
+        self._state, self._cut_s = _CUT, self._loop.now
         self._epoch += 1
 
     def mend(self) -> None:
         """The link is back, at both ends if the other one was cut, too."""
         if self._state != _CUT or self.network.is_cut(self.source, self.to):
             return
-        at = self.network.loop.now
+        at = self._loop.now
         if self._had_data:
             at = tcp.outage_end_s(self._cut_s, at, self.rtt_s)
-        self.network.loop.at(at, self._resume, self._epoch)
+        self._loop.at(at, self._resume, self._epoch)
 
     def _resume(self, epoch: int) -> None:
         if epoch != self._epoch or self._state != _CUT:
             return
-        now = self.network.loop.now
+        now = self._loop.now
         held, self._in_flight = self._in_flight, deque()
         for item in held:
             self._arrives(item, now, 0.0)

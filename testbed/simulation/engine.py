@@ -222,11 +222,13 @@ class Simulation:
 
     def copies(self, tensors: Sequence[torch.Tensor]) -> tuple[list, list[torch.Tensor], list[int]]:
         """(described, what the receiver gets, bytes of each): the sender may change its own tensors meanwhile."""
-        if self.tensors == "meta":
-            copies = [t.detach() for t in tensors]  # without data nothing can change but what hangs on the object
-        else:
-            copies = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
-        return wire.describe(tensors), copies, [t.nbytes for t in copies]
+        described, copies, sizes = wire.describe(tensors), [], []
+        hollow = self.tensors == "meta"  # without data nothing can change but what hangs on the object
+        for t in tensors:
+            copy = t.detach()
+            copies.append(copy if hollow else copy.clone(memory_format=torch.contiguous_format))
+            sizes.append(copy.nbytes)
+        return described, copies, sizes
 
     def run_part(self, node: SimulatedNode, part: Any) -> asyncio.Task:
         """Start a node's coroutine; its errors end the run, but for the loss of its own lease."""

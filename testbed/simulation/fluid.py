@@ -19,6 +19,7 @@ from testbed.runtime.virtual_time import VirtualLoop
 from testbed.simulation.max_min import water_fill
 from testbed.simulation.pool import Pool
 
+_NEVER = float("inf")
 _DUE_S, _DUE_BYTES = 1e-9, 1e-3
 
 
@@ -77,28 +78,41 @@ class FluidNetwork:
         self._loop = loop
         self._changed_links: dict[Link, None] = {}
         self._changed_flows: dict[Flow, None] = {}
+        self._changed_pools: dict[Pool, None] = {}
 
     # -- changes -----------------------------------------------------------------------
 
     def start(self, flow: Flow, nbytes: float) -> None:
         """nbytes > 0 begin to flow from now on. The flow must not be active."""
+        now = self._loop.now
         flow.active = True
-        flow.left, flow.rate, flow.since = nbytes, 0.0, self._loop.now
+        flow.left, flow.rate, flow.since = nbytes, 0.0, now
         flow.total, flow.counted = nbytes, 0.0
         flow.pool = flow.group = None
-        shared = 0
+        shared, pool, limit = 0, None, flow.limit
         for link in flow.path:
             flows = link.flows
             if flows:
                 shared += 1
-                if len(flows) == 1:
-                    other = next(iter(flows))
-                    self._set_shared(other, other.shared + 1)
+                pool = link.pool if not link.tangled and len(flows) > 1 else None
+            elif link.rate < limit:
+                limit = link.rate
+        if shared == 1 and pool is not None:  # by far the most frequent case in a star
+            for link in flow.path:
+                link.flows[flow] = None
+            flow.shared, flow.pool = 1, pool
+            pool.add(flow, nbytes, limit, now)
+            self._changed_pools[pool] = None
+            return
+        for link in flow.path:
+            flows = link.flows
+            if len(flows) == 1:
+                other = next(iter(flows))
+                self._set_shared(other, other.shared + 1)
             flows[flow] = None
             self._changed_links[link] = None
         flow.shared = 0
         self._set_shared(flow, shared)
-        self._changed_flows[flow] = None
 
     def stop(self, flow: Flow) -> float:
         """The flow ends here; the bytes that it had still to go."""
@@ -158,6 +172,10 @@ class FluidNetwork:
         """Compute the rates anew where something has changed."""
         while self._changed_links or self._changed_flows:
             self._settle_changes()
+        if self._changed_pools:
+            pools, self._changed_pools = self._changed_pools, {}
+            for pool in pools:
+                self._announce(pool)
 
     def _settle_changes(self) -> None:
         now = self._loop.now
@@ -171,11 +189,9 @@ class FluidNetwork:
                 for flow in link.pool.flows():
                     self._detach(flow)
                     self._changed_flows[flow] = None
-                link.pool.version = -1
                 link.pool = None
         flows, self._changed_flows = self._changed_flows, {}
         tangled: dict[Flow, None] = {}
-        pools: dict[Pool, None] = {}
         for flow in flows:
             if not flow.active:
                 continue
@@ -188,16 +204,14 @@ class FluidNetwork:
                 left = self._detach(flow)
                 flow.pool = pool
                 pool.add(flow, left, limit, now)
-                pools[pool] = None
+                self._changed_pools[pool] = None
             else:
                 tangled[flow] = None
         for link in links:
             if link.pool is not None:
-                pools[link.pool] = None
+                self._changed_pools[link.pool] = None
             elif len(link.flows) > 1:
                 tangled.update(link.flows)
-        for pool in pools:
-            self._announce(pool)
         if tangled:
             self._fill(tangled)
 
@@ -213,14 +227,20 @@ class FluidNetwork:
 
     def _leave(self, flow: Flow) -> None:
         flow.active = False
-        self._set_shared(flow, 0)
+        if flow.shared > 1:
+            self._set_shared(flow, 0)
+        flow.shared = 0
         for link in flow.path:
             flows = link.flows
             del flows[flow]
             if len(flows) == 1:
                 other = next(iter(flows))
                 self._set_shared(other, other.shared - 1)
-            self._changed_links[link] = None
+                self._changed_links[link] = None
+            elif link.pool is not None:
+                self._changed_pools[link.pool] = None
+            elif flows:
+                self._changed_links[link] = None
 
     def _detach(self, flow: Flow) -> float:
         """Take it out of its pool or group; the bytes that it has still to go."""
@@ -303,15 +323,28 @@ class FluidNetwork:
             self._loop.at(end, self._group_due, group)
 
     def _announce(self, pool: Pool) -> None:
-        end = pool.rebalance(self._loop.now)
-        if end is not None:
-            self._loop.at(end, self._pool_due, (pool, pool.version))
-
-    def _pool_due(self, announced: tuple[Pool, int]) -> None:
-        pool, version = announced
-        if pool.version != version:
+        if pool.link.pool is not pool:
             return
-        for flow in pool.take_due(self._loop.now):
+        pool.rebalance(self._loop.now)
+        if pool.end_s < pool.timer_s:
+            self._watch(pool)
+
+    def _watch(self, pool: Pool) -> None:
+        """Look at the pool when its next flow should be done; that may be put off by then."""
+        pool.timer_s = pool.end_s
+        self._loop.at(pool.end_s, self._pool_due, (pool, pool.end_s))
+
+    def _pool_due(self, timer: tuple[Pool, float]) -> None:
+        pool, at_s = timer
+        if pool.timer_s != at_s or pool.link.pool is not pool:
+            return
+        now = self._loop.now
+        pool.timer_s = _NEVER
+        if pool.end_s > now:
+            if pool.end_s < _NEVER:
+                self._watch(pool)
+            return
+        for flow in pool.take_due(now):
             self._count(flow, 0.0)
             more = flow.on_served()
             if more:
@@ -321,7 +354,7 @@ class FluidNetwork:
                 pool.done(flow)
                 flow.pool = None
                 self._leave(flow)
-        self._changed_links[pool.link] = None
+        self._changed_pools[pool] = None
 
     def _group_due(self, group: _Group) -> None:
         if not group.alive:

@@ -88,8 +88,10 @@ class Lives:
 
     def node(self, name: str) -> SimulatedNode | None:
         """The node's present life."""
-        process = self.process(name)
-        return None if process is None else process.life
+        device = self._devices.get(name)
+        if device is None:
+            return self._server
+        return None if device.process is None else device.process.life
 
     def waits(self) -> list[str]:
         """Who waits for what."""

@@ -152,15 +152,27 @@ class Network:
         """The end of an instant."""
         if self._starting:
             starting, self._starting = self._starting, []
-            coming: dict[Link, int] = {}
-            for connection in starting:
-                for link in connection.flow.path:
-                    coming[link] = coming.get(link, len(link.flows)) + 1
-            for connection in starting:
-                share = connection.flow.limit
-                for link in connection.flow.path:
-                    part = link.rate / coming[link]
+            if len(starting) == 1:
+                share = starting[0].flow.limit
+                for link in starting[0].flow.path:
+                    part = link.rate / (len(link.flows) + 1)
                     if part < share:
                         share = part
-                connection.begin(share)
+                starting[0].begin(share)
+            else:
+                self._begin_all(starting)
         self.fluid.settle()
+
+    @staticmethod
+    def _begin_all(starting: list[Connection]) -> None:
+        coming: dict[Link, int] = {}
+        for connection in starting:
+            for link in connection.flow.path:
+                coming[link] = coming.get(link, len(link.flows)) + 1
+        for connection in starting:
+            share = connection.flow.limit
+            for link in connection.flow.path:
+                part = link.rate / coming[link]
+                if part < share:
+                    share = part
+            connection.begin(share)

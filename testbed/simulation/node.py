@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ class Process:
         self.memory = MemoryMeter(device.name, device.memory_bytes)
         self.connections: dict[tuple[str, int], Connection] = {}
         self.life: SimulatedNode | None = None
-        self._computing = False
+        self.computing = False
         self._turns: deque[asyncio.Future] = deque()
         self._deferred: list[asyncio.Future] = []
 
@@ -56,9 +57,8 @@ class Process:
         key = (to, generation)
         found = self.connections.get(key)
         if found is None:
-            found = self.connections[key] = self.engine.network.connect(
-                self.device.name, to, lambda item: self.engine.arrived(to, item)
-            )
+            deliver = functools.partial(self.engine.arrived, to)
+            found = self.connections[key] = self.engine.network.connect(self.device.name, to, deliver)
         return found
 
     def lose(self, peer: str) -> None:
@@ -72,10 +72,7 @@ class Process:
         self.connections.clear()
 
     async def turn(self) -> None:
-        """Wait for the compute thread."""
-        if not self._computing:
-            self._computing = True
-            return
+        """Wait for the compute thread, which is busy (`computing`)."""
         future = self.engine.loop.create_future()
         self._turns.append(future)
         try:
@@ -94,7 +91,17 @@ class Process:
             if not future.done():
                 self.wake(future)
                 return
-        self._computing = False
+        self.computing = False
+
+
+class _Route:
+    """The way to a peer's present incarnation, as long as this node's view is at `version`."""
+
+    __slots__ = ("version", "generation", "connection", "sequence")
+
+    def __init__(self) -> None:
+        self.version = self.generation = self.sequence = -1
+        self.connection: Connection | None = None
 
 
 class SimulatedNode:
@@ -111,30 +118,41 @@ class SimulatedNode:
         self.totals = process.engine.totals[self.name]
         self._engine = process.engine
         self._loop = process.engine.loop
-        self._sequence: dict[tuple[str, int], int] = {}
+        self._routes: dict[str, _Route] = {}
 
     def _gate(self) -> None:
         if self.process.dead:
             raise asyncio.CancelledError
 
-    async def send(self, to: str, tag: str, tensors: Sequence[torch.Tensor] = (), **meta: Any) -> None:
-        process = self.process
-        if process.dead:
-            raise asyncio.CancelledError
+    def _route(self, to: str) -> _Route:
+        """Raises PeerLost."""
+        route = self._routes.get(to)
+        if route is not None and route.version == self.membership.version and not self.mailbox.closed:
+            return route
         self.mailbox.check(to)
-        start = self._loop.now
-        to_generation = self.membership.generation_of(to) or 1
-        key = (to, to_generation)
-        sequence = self._sequence[key] = self._sequence.get(key, -1) + 1
+        if route is None:
+            route = self._routes[to] = _Route()
+        generation = self.membership.generation_of(to) or 1
+        if generation != route.generation:
+            route.generation, route.sequence = generation, -1
+        route.version = self.membership.version
+        route.connection = self.process.connection(to, generation)
+        return route
+
+    async def send(self, to: str, tag: str, tensors: Sequence[torch.Tensor] = (), **meta: Any) -> None:
+        if self.process.dead:
+            raise asyncio.CancelledError
+        route = self._route(to)
+        route.sequence += 1
+        connection, to_generation, start = route.connection, route.generation, self._loop.now
         described, copies, sizes = self._engine.copies(tensors) if tensors else ([], [], [])
         head = wire.encode_header(wire.Header(
-            self.name, self.generation, to_generation, self.membership.version, sequence, tag, start, described, meta,
+            self.name, self.generation, to_generation, route.version, route.sequence, tag, start, described, meta,
         ))  # fmt: skip
         nbytes = len(head) + sum(sizes)
         if meta:  # as the receiver would read it
             meta = wire.decode_header(head).meta
         message = Message(self.name, tag, copies, meta, self.generation, nbytes, start)
-        connection = process.connections.get(key) or process.connection(to, to_generation)
         if connection.full:
             if not await connection.room():
                 raise PeerLost(to)
@@ -148,8 +166,9 @@ class SimulatedNode:
     async def recv(self, source: str | None, tag: str) -> Message:
         if self.process.dead:
             raise asyncio.CancelledError
-        if self.mailbox.has(source, tag):
-            return await self.mailbox.recv(source, tag)
+        message = self.mailbox.take(source, tag)
+        if message is not None:
+            return message
         start = self._loop.now
         peer = source
         try:
@@ -157,17 +176,22 @@ class SimulatedNode:
             peer = message.source
             return message
         finally:
-            if not self.process.dead and self._loop.now > start:
-                self.totals.wait_s += self._loop.now - start
+            now = self._loop.now
+            if now > start and not self.process.dead:
+                self.totals.wait_s += now - start
                 if self._engine.detailed:
-                    self._engine.detail("wait", self.name, start=start, end=self._loop.now, peer=peer, tag=tag)
+                    self._engine.detail("wait", self.name, start=start, end=now, peer=peer, tag=tag)
 
     async def compute(self, fn: Callable[..., Any], *args: Any, flops: float, label: str = "compute") -> Any:
         if flops < 0:
             raise ValueError(f"flops={flops}: expected 0 or more")
-        self._gate()
         process, loop = self.process, self._loop
-        await process.turn()
+        if process.dead:
+            raise asyncio.CancelledError
+        if process.computing:
+            await process.turn()
+        else:
+            process.computing = True
         start = loop.now
         try:
             result = fn(*args)
