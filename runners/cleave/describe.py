@@ -33,12 +33,11 @@ def plans_of(cluster: Cluster, options: CleaveOptions) -> Plans:
     """Plans for all of a cluster's devices at the rates that it states."""
     rates = default_rates(cluster)
     names = [d.name for d in cluster.devices]
-    return Plans(cluster, options, Codec(options.wire).element_bytes, lambda: (names, rates))
+    return Plans(cluster, options, Codec(options.wire), lambda: (names, rates))
 
 
-def describe(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options: CleaveOptions) -> dict[str, Any]:
+def describe(plans: Plans, model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
     """`Plan.data`: `products`, a row each."""
-    plans = plans_of(cluster, options)
     return {"products": [_row(name, gemm, times, plans.of(gemm).plan) for name, gemm, times in
                          products(model, training.batch)]}  # fmt: skip
 

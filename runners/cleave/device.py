@@ -41,7 +41,9 @@ class DeviceWorker:
             if "i" not in meta:
                 for number in drop:
                     kept.pop(number, None)
-                kept[meta["s"]] = await self._received(message.tensors)
+                if "s" in meta:
+                    kept[meta["s"]] = await self._received(message.tensors)
+                del message
                 continue
             if drop:  # what this very task reads or brings is dropped after it
                 needed = {*meta["a"][:2], *meta["b"][:2]}
@@ -54,6 +56,7 @@ class DeviceWorker:
             for number in drop:
                 kept.pop(number, None)
             await node.send(SERVER, RESULT, out, i=meta["i"], t=[message.received_s, began, node.now()])
+            del message, out  # the next task may need all the memory
 
     async def _received(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         if self._codec.wire == "fp32":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from runners.cleave.hollow import hollow
+from runners.cleave.hollow import example
 from runners.cleave.verification import agrees
 from runners.costs import FLOAT, FLOPS_PER_BYTE
 from runners.planning.gemm import Block, GemmPlan
@@ -51,7 +51,7 @@ class View:
     def cut(self, region: Region) -> torch.Tensor:
         b0, b1, r0, r1, c0, c1 = region
         if self.hollow:
-            return hollow((r1 - r0, c1 - c0) if self.flat else (b1 - b0, r1 - r0, c1 - c0), self.tensor.dtype)
+            return example((r1 - r0, c1 - c0) if self.flat else (b1 - b0, r1 - r0, c1 - c0), self.tensor.dtype)
         return self.tensor[r0:r1, c0:c1] if self.flat else self.tensor[b0:b1, r0:r1, c0:c1]
 
     def whole(self, region: Region) -> bool:
@@ -64,7 +64,7 @@ class Task:
 
     __slots__ = (
         "block", "children", "deadline_s", "device", "done", "down_bytes", "down_from_s", "elements", "expected_s",
-        "flops", "generation", "id", "job", "parent", "resident_bytes", "sent_s", "tries", "up_bytes",
+        "flops", "generation", "id", "job", "parent", "resident_bytes", "sent_s", "shape", "tries", "up_bytes",
     )  # fmt: skip
 
     def __init__(self, job: Job, block: Block, parent: Task | None = None):
@@ -77,9 +77,11 @@ class Task:
         self.deadline_s = math.inf
         self.down_bytes = self.up_bytes = 0
         k, rows, columns, products = job.product.gemm.k, block.rows, block.columns, block.products
-        self.elements = products * rows * columns  # of its result
+        self.shape = (rows, columns) if job.a.flat else (products, rows, columns)  # of its result
+        self.elements = products * rows * columns
         self.flops = 2.0 * self.elements * k
-        self.resident_bytes = FLOAT * (products * k * (rows + columns) + self.elements)  # at the device
+        # at the device, as the planner counts it
+        self.resident_bytes = job.resident_bytes * (products * k * (rows + columns) + self.elements)
 
     def operands(self) -> tuple[Region, Region]:
         """What of A and of B it needs."""
@@ -119,6 +121,7 @@ class Job:
         self.parts: list[tuple[Task, torch.Tensor]] = []
         self.bad: list[tuple[Task, str]] = []
         self.result: torch.Tensor | None = None
+        self.resident_bytes = FLOAT  # that an element takes in a device's memory
         self.check_rounds = 0
         self.rounding = 0.0
         self.assembly_flops = float(FLOPS_PER_BYTE * 2 * FLOAT * product.gemm.batch * product.gemm.m * product.gemm.n)

@@ -80,17 +80,37 @@ class Peer:
         self.distrusted = False
         self.faults = 0
         self.clear = False
+        self.stale_bytes = 0  # of the step before, until it hears that they are
         self.resident_bytes = 0
+        self._going: dict[int, int] = {}  # task -> bytes that the device has let go of once the task is answered
+        self._going_bytes = 0
         self.unasked_bytes = 0  # prefetched since the last task
         self.unasked_from_s: float | None = None
         self.down_free_s = self.work_free_s = self.up_free_s = 0.0
+
+    @property
+    def used_bytes(self) -> int:
+        """Of its memory, at most: tasks, what it keeps, and what it was told to drop but may not have dropped yet."""
+        return self.resident_bytes + self.held.bytes + self._going_bytes
 
     def room(self, later: bool, nbytes: int) -> bool:
         """Whether another task may be sent that takes so much of the device's memory."""
         if not self.tasks:
             return True
-        fits = self.resident_bytes + nbytes <= self.memory_bytes  # kept blocks make room
-        return fits and len(self.tasks) < (WINDOW_LATER if later else WINDOW)
+        return len(self.tasks) < (WINDOW_LATER if later else WINDOW) and self.used_bytes + nbytes <= self.memory_bytes
+
+    def lets_go(self, nbytes: int, task: int | None = None) -> None:
+        """It will drop so much: by the answer to that task, or to the last one that is under way."""
+        if task is None:
+            task = next(reversed(self.tasks), None)
+        if nbytes > 0 and task is not None:
+            self._going[task] = self._going.get(task, 0) + nbytes
+            self._going_bytes += nbytes
+
+    def answered(self, task: Task) -> None:
+        self.tasks.pop(task.id, None)
+        self.resident_bytes -= task.resident_bytes
+        self._going_bytes -= self._going.pop(task.id, 0)
 
     def expect_s(self, now: float, down_bytes: float, flops: float, up_bytes: float) -> float:
         """When the result of a task sent now should be here; tasks follow each other on every part of the way."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runners.cleave.options import CleaveOptions
-from runners.planning.gemm import Block, Gemm, GemmPlan, Rates, plan_gemm
+from runners.cleave.precision import Codec
+from runners.planning.gemm import Block, Gemm, GemmPlan, Pool, Rates, plan_on
 from testbed.cluster import Cluster
 
 PIECES = (1, 2, 4)  # that 'auto' considers
@@ -36,16 +37,19 @@ class Plans:
         current: gives devices and rates to plan with; called when plans are made.
     """
 
-    def __init__(self, cluster: Cluster, options: CleaveOptions, element_bytes: int,
+    def __init__(self, cluster: Cluster, options: CleaveOptions, codec: Codec,
                  current: Callable[[], tuple[Sequence[str], Mapping[str, Rates]]]):  # fmt: skip
-        self._cluster, self._options, self._bytes, self._current = cluster, options, element_bytes, current
+        self._cluster, self._options, self._codec, self._current = cluster, options, codec, current
+        self._bytes = codec.element_bytes
         self._made: dict[tuple, Planned] = {}
         self._batched: dict[int, GemmPlan] = {}  # number of products -> the first plan that sends so many
+        self._over: tuple[Pool, Mapping[str, Rates]] | None = None
 
     def clear(self) -> None:
         """Devices or rates have changed."""
         self._made.clear()
         self._batched.clear()
+        self._over = None
 
     def of(self, gemm: Gemm) -> Planned:
         key = (gemm.batch, gemm.m, gemm.k, gemm.n, gemm.weight is not None)
@@ -55,12 +59,12 @@ class Plans:
         return found
 
     def _make(self, gemm: Gemm) -> Planned:
-        names, rates = self._current()
-        streamed = planned_chunks(self._options, len(names))
-        plan = plan_gemm(
-            self._cluster, gemm, devices=names, rates=rates, server_local=self._options.local == "auto",
-            chunks=streamed,
-        )  # fmt: skip
+        if self._over is None:
+            names, rates = self._current()
+            streamed = planned_chunks(self._options, len(names))
+            self._over = Pool(self._cluster, names, rates, streamed, self._codec.resident_bytes), rates
+        pool, rates = self._over
+        plan = plan_on(pool, self._cluster, gemm, server_local=self._options.local == "auto")
         if plan.local:
             return Planned(plan, plan.blocks)
         if gemm.batch > 1:

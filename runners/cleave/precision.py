@@ -33,6 +33,8 @@ class Codec:
         self.element_bytes = {"fp32": 4, "int8": 1}.get(wire, 2)
         self.dtype = {"fp32": torch.float32, "int8": torch.int8}.get(wire) or _HALF[wire]
         self.parts = 2 if wire == "int8" else 1  # tensors a value takes on the wire
+        # of an element while a device works with it: in float32, beside what came or goes
+        self.resident_bytes = 4 if wire == "fp32" else 4 + self.element_bytes
 
     def encode(self, x: torch.Tensor) -> list[torch.Tensor]:
         """The tensors to send. In float32 that is x itself. Beyond fp16's range numbers become its largest."""

@@ -21,8 +21,9 @@ from typing import Any
 import torch
 
 from runners.cleave.capture import layer_graph
-from runners.cleave.describe import plans_of, products
+from runners.cleave.describe import products
 from runners.cleave.options import CleaveOptions
+from runners.cleave.planned import Plans
 from runners.cleave.precision import Codec
 from runners.cleave.products import RESULT
 from runners.cleave.server import Server
@@ -128,7 +129,8 @@ class ModelNode:
         self._out_free_s = max(start, self._out_free_s) + 8 * nbytes / link.uplink_bps
         received = max(device.down.deliver(nbytes, start), self._out_free_s)
         if "i" not in meta:
-            device.kept[meta["s"]] = tuple(tensors[0].shape)
+            if "s" in meta:
+                device.kept[meta["s"]] = tuple(tensors[0].shape)
             return
         began = max(received + MESSAGE_S, device.free_s)
         device.free_s = began + meta["f"] / device.flops + HOP_S
@@ -173,10 +175,11 @@ class Prediction:
     up_bytes: dict[str, int]
 
 
-def predict(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options: CleaveOptions) -> Prediction:
+def predict(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options: CleaveOptions,
+            plans: Plans) -> Prediction:  # fmt: skip
     """The last of a few steps. Of deep models two are run that have few layers, and the rest is by their difference."""
     if len(cluster.devices) > MOST_DEVICES:
-        return _by_formula(cluster, model, training, options)
+        return _by_formula(cluster, model, training, plans)
     if model.layers <= 2:
         return _run(cluster, model, training, options)
     few, more = (_run(cluster, replace(model, layers=n), training, options) for n in (1, 2))
@@ -194,9 +197,8 @@ def predict(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options:
     )  # fmt: skip
 
 
-def _by_formula(cluster: Cluster, model: ModelSpec, training: TrainingSpec, options: CleaveOptions) -> Prediction:
+def _by_formula(cluster: Cluster, model: ModelSpec, training: TrainingSpec, plans: Plans) -> Prediction:
     """Products one after the other, and no operand is found cached."""
-    plans = plans_of(cluster, options)
     seconds, out, back = 0.0, 0, 0
     down: dict[str, int] = {}
     up: dict[str, int] = {}

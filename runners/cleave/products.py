@@ -48,7 +48,7 @@ class Products:
         self._default = default_rates(cluster)
         self._memory = {d.name: d.memory_bytes for d in cluster.devices}
         self._peers: dict[str, Peer] = {}
-        self._plans = Plans(cluster, options, self._codec.element_bytes, self._current)
+        self._plans = Plans(cluster, options, self._codec, self._current)
         self._learned = dict(self._default)  # rates, also of devices that are away
         self._wake = asyncio.Event()
         self._runnable: dict[str, Peer] = {}
@@ -96,6 +96,7 @@ class Products:
         self._sender.traffic = Traffic()
         changed = False
         for peer in self._peers.values():
+            peer.stale_bytes += peer.held.bytes
             peer.held.clear()
             peer.clear = True
             peer.rates = self._learned[peer.name] = peer.meter.measured(peer.rates, self._options.ewma)
@@ -114,6 +115,7 @@ class Products:
     def submit(self, job: Job) -> None:
         """Send a product out. Its operands must not change until it has come back."""
         job.check_rounds, job.rounding = self._options.check, ROUNDING.get(self._options.wire, 0.0)
+        job.resident_bytes = self._codec.resident_bytes
         while self._upcoming and self._ahead and self._upcoming[0][0] != job.name and job.product.weight:
             self._upcoming.popleft()
             self._ahead -= 1
@@ -218,9 +220,10 @@ class Products:
             team = names[number::len(tasks)] if len(tasks) < len(names) else [names[number % len(names)]]
             gemm = Gemm(task.job.name, task.job.product.gemm.m, task.job.product.gemm.k, task.job.product.gemm.n,
                         task.job.product.gemm.batch, self._codec.element_bytes)  # fmt: skip
-            blocks = replan(self._cluster, gemm, [task.block], team, rates)
+            resident = self._codec.resident_bytes
+            blocks = replan(self._cluster, gemm, [task.block], team, rates, resident_bytes=resident)
             if any(b.device == SERVER for b in blocks) and len(team) < len(names):
-                blocks = replan(self._cluster, gemm, [task.block], names, rates)
+                blocks = replan(self._cluster, gemm, [task.block], names, rates, resident_bytes=resident)
             task.children = [Task(task.job, block, task) for block in blocks]
             for child in task.children:
                 child.tries = task.tries
@@ -264,6 +267,7 @@ class Products:
                         self._tasks[item.id] = item
                         await self._sender.task(peer, item)
                     else:
+                        await self._sender.make_room(peer, item)
                         break
 
     # -- results -----------------------------------------------------------------------
@@ -280,8 +284,7 @@ class Products:
         peer = self._peers.get(name)
         if task is None or peer is None or task.generation != message.generation:
             return
-        peer.tasks.pop(task.id, None)
-        peer.resident_bytes -= task.resident_bytes
+        peer.answered(task)
         if peer.waiting:
             self._runnable[name] = peer
             self._wake.set()
@@ -322,11 +325,7 @@ class Products:
 
     def _shaped(self, task: Task, tensors: list[torch.Tensor]) -> torch.Tensor | None:
         """The block, or None when the tensors can't be it."""
-        b = task.block
-        shape = (b.products, b.rows, b.columns)
-        if task.job.a.flat:
-            shape = shape[1:]
-        if not tensors or tuple(tensors[0].shape) != shape:
+        if not tensors or tensors[0].shape != task.shape:
             return None
         if tensors[0].is_meta:
             return tensors[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runners.cleave.describe import describe, notes
+from runners.cleave.describe import describe, notes, plans_of
 from runners.cleave.device import DeviceWorker
 from runners.cleave.options import parse_options
 from runners.cleave.planned import planned_chunks
@@ -43,8 +43,9 @@ class CleaveRunner:
                 f"{int(cluster.server.memory_bytes):,} bytes ({size(cluster.server.memory_bytes)})",
                 hint="more memory for the server (topology.server.memory), or a smaller training.batch",
             )
-        data = describe(cluster, model, training, options)
-        predicted = predict(cluster, model, training, options)
+        plans = plans_of(cluster, options)
+        data = describe(plans, model, training)
+        predicted = predict(cluster, model, training, options, plans)
         data["devices"] = [
             {"device": d.name, "down_bytes": predicted.down_bytes.get(d.name, 0),
              "up_bytes": predicted.up_bytes.get(d.name, 0)} for d in cluster.devices
@@ -69,9 +70,11 @@ class CleaveRunner:
     def explain(self, plan: Plan) -> dict[str, Any]:
         """What `testbed plan` shows beside the plan: every product of a step, every device, the server's traffic."""
         options = parse_options(plan.training.options)
-        products = gemms(plan.model, plan.training.batch, Codec(options.wire).element_bytes)
+        codec = Codec(options.wire)
+        products = gemms(plan.model, plan.training.batch, codec.element_bytes)
         return step_tables(plan.cluster, products, server_local=options.local == "auto",
-                           chunks=planned_chunks(options, len(plan.cluster.devices)))
+                           chunks=planned_chunks(options, len(plan.cluster.devices)),
+                           resident_bytes=codec.resident_bytes)  # fmt: skip
 
     async def coordinate(self, node: Node, plan: Plan) -> None:
         """The server's part."""

@@ -10,7 +10,7 @@ import torch
 from runners.cleave.deadlines import Deadlines
 from runners.cleave.job import Region, Task, View
 from runners.cleave.options import CleaveOptions
-from runners.cleave.peers import Peer, Prefetch
+from runners.cleave.peers import WINDOW_LATER, Peer, Prefetch
 from runners.cleave.precision import Codec
 from runners.costs import FLOAT
 from testbed.cluster import Cluster
@@ -32,13 +32,16 @@ class Traffic:
 
 
 class _Parcel:
-    """A message in the making. drop: ids of what the device is to forget; nbytes: of the tensors on the wire."""
+    """A message in the making.
 
-    __slots__ = ("drop", "nbytes", "tensors")
+    drop: ids of what the device is to forget. nbytes: of the tensors on the wire. kept: of those that it is to keep.
+    """
+
+    __slots__ = ("drop", "kept", "nbytes", "tensors")
 
     def __init__(self, drop: list[int]):
         self.drop = drop
-        self.nbytes = 0
+        self.kept = self.nbytes = 0
         self.tensors: list[torch.Tensor] = []
 
 
@@ -64,11 +67,18 @@ class Sender:
         job, block = task.job, task.block
         task.device, task.generation, task.sent_s = peer.name, peer.generation, self._node.now()
         peer.tasks[task.id] = task
+        if len(peer.tasks) == 1 and peer.used_bytes + peer.stale_bytes + task.resident_bytes > peer.memory_bytes:
+            # it is idle: it drops that before the task's operands are there
+            drop = peer.held.shrink(peer.memory_bytes - task.resident_bytes)
+            await self._message(peer, [], _Parcel(drop), {})
         a, b = task.operands()
-        parcel = _Parcel(peer.held.shrink(peer.memory_bytes - peer.resident_bytes - task.resident_bytes))
+        parcel = _Parcel([])
         gemm = job.product.gemm
-        left = self._operand(peer, job.a, a, parcel, shared=block.columns < gemm.n)
-        right = self._operand(peer, job.b, b, parcel, shared=block.rows < gemm.m)
+        kept = peer.held.bytes
+        left = self._operand(peer, task, job.a, a, parcel, shared=block.columns < gemm.n)
+        right = self._operand(peer, task, job.b, b, parcel, shared=block.rows < gemm.m)
+        if parcel.drop:
+            peer.lets_go(kept + parcel.kept - peer.held.bytes, task.id)
         tensors = parcel.tensors
         peer.resident_bytes += task.resident_bytes
         if tensors and self._codec.wire != "fp32":
@@ -88,11 +98,13 @@ class Sender:
         if peer.held.find(view.key, region) is not None:
             return
         count = _count(region)
-        if peer.resident_bytes + peer.held.bytes + FLOAT * count > peer.memory_bytes:
+        if peer.used_bytes + peer.stale_bytes + self._codec.resident_bytes * count > peer.memory_bytes:
             return
+        kept = peer.held.bytes
         number, drop = peer.held.add(view.key, region, FLOAT * count)
         if not number:
             return
+        peer.lets_go(kept + FLOAT * count - peer.held.bytes)
         parcel = _Parcel(drop)
         tensors = [view.cut(region)]
         parcel.nbytes = self._codec.nbytes(count)
@@ -104,6 +116,15 @@ class Sender:
         if self._codec.wire != "fp32":
             tensors = await self._encoded(tensors)
         await self._message(peer, tensors, parcel, {"s": number})
+
+    async def make_room(self, peer: Peer, task: Task) -> None:
+        """Have the device drop what it keeps where nothing else is in a waiting task's way."""
+        fits = peer.memory_bytes - peer.resident_bytes - task.resident_bytes
+        if 0 <= fits < peer.held.bytes and len(peer.tasks) < WINDOW_LATER:
+            kept = peer.held.bytes
+            drop = peer.held.shrink(fits)
+            peer.lets_go(kept - peer.held.bytes)
+            await self._message(peer, [], _Parcel(drop), {})
 
     def _expect(self, peer: Peer, task: Task, nbytes: int) -> None:
         """Set when a task's result should be here, and when it counts as overdue."""
@@ -117,13 +138,15 @@ class Sender:
         task.deadline_s = now + max(self._options.straggler * wait, wait + OVERDUE_S)
         self._deadlines.add(task)
 
-    def _operand(self, peer: Peer, view: View, region: Region, parcel: _Parcel, *, shared: bool) -> list[int]:
+    def _operand(self, peer: Peer, task: Task, view: View, region: Region, parcel: _Parcel, *,
+                 shared: bool) -> list[int]:  # fmt: skip
         """How the device comes to an operand: [id if it has it, id to keep it under, transposed, which part of it]."""
         count = _count(region)
         nbytes = self._codec.nbytes(count)
         found = peer.held.find(view.key, region)
         if found is not None:
             number, held = found
+            task.resident_bytes -= FLOAT * count  # it is among what the device keeps
             self.traffic.saved_bytes += nbytes
             if held == region:
                 return [number, 0, view.turned]
@@ -137,6 +160,9 @@ class Sender:
         if shared or (view.uses > 1 and view.whole(region)):
             keep, dropped = peer.held.add(view.key, region, FLOAT * count)
             parcel.drop += dropped
+            if keep:
+                parcel.kept += FLOAT * count
+                task.resident_bytes -= FLOAT * count
         return [0, keep, view.turned]
 
     async def _encoded(self, pieces: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -147,6 +173,7 @@ class Sender:
     async def _message(self, peer: Peer, tensors: list[torch.Tensor], parcel: _Parcel, meta: dict[str, Any]) -> None:
         if peer.clear:
             peer.clear = False
+            peer.stale_bytes = 0
             meta["c"] = True
         if parcel.drop:
             meta["d"] = parcel.drop

@@ -122,7 +122,7 @@ class GemmPlan:
 
 def plan_gemm(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None = None,
               rates: Mapping[str, Rates] | None = None, cached: Cached | None = None, server_local: bool = True,
-              chunks: float = 1) -> GemmPlan:
+              chunks: float = 1, resident_bytes: int | None = None) -> GemmPlan:
     """The quickest plan that was found for one product.
 
     Args:
@@ -132,12 +132,14 @@ def plan_gemm(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None = N
         server_local: whether the server may compute the product itself, if that is quicker.
         chunks: in how many chunks a task is streamed. 1: down, compute, up one after the other; STREAMED: no end of
             them.
+        resident_bytes: that an element takes in a device's memory; None: as many as on the wire.
 
     Raises:
         InputError: no device can hold the smallest block, or blocks would be far too many; and the server may not
             compute.
     """
-    return plan_on(Pool(cluster, devices, rates, chunks), cluster, gemm, cached=cached, server_local=server_local)
+    pool = Pool(cluster, devices, rates, chunks, resident_bytes)
+    return plan_on(pool, cluster, gemm, cached=cached, server_local=server_local)
 
 
 def plan_on(pool: Pool, cluster: Cluster, gemm: Gemm, *, cached: Cached | None = None,
@@ -170,7 +172,7 @@ def plan_on(pool: Pool, cluster: Cluster, gemm: Gemm, *, cached: Cached | None =
 def _impossible(pool: Pool, gemm: Gemm) -> str:
     if not len(pool):
         return "no devices; expected at least one with memory, speed and a link"
-    if pool.memory.max() < gemm.element_bytes * (2 * gemm.k + 1):
+    if pool.memory.max() < pool.resident_bytes(gemm.element_bytes) * (2 * gemm.k + 1):
         return f"no device has memory for a row and a column of {gemm.k} elements"
     return f"the devices' memory is so small that it would take more than {MOST_BLOCKS:,} blocks"
 
@@ -182,7 +184,8 @@ def area_bound_s(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None 
 
 
 def replan(cluster: Cluster, gemm: Gemm, unfinished: Sequence[Block], devices: Sequence[str],
-           rates: Mapping[str, Rates] | None = None, *, chunks: float = 1) -> tuple[Block, ...]:
+           rates: Mapping[str, Rates] | None = None, *, chunks: float = 1,
+           resident_bytes: int | None = None) -> tuple[Block, ...]:
     """Blocks that cover exactly the unfinished ones, on these devices.
 
     Where none of them has the memory, or there are none, the blocks are the server's.
@@ -190,7 +193,7 @@ def replan(cluster: Cluster, gemm: Gemm, unfinished: Sequence[Block], devices: S
     pieces = [Piece(b.rows, b.columns, b.products, b.row0, b.col0, b.batch0) for b in unfinished]
     if not pieces:
         return ()
-    pool = Pool(cluster, devices, rates, chunks)
+    pool = Pool(cluster, devices, rates, chunks, resident_bytes)
     tiles = quickest(pool, pieces, gemm.k, gemm.element_bytes) if len(pool) else None
     if tiles is None:
         return tuple(Block(SERVER, b.row0, b.row1, b.col0, b.col1, b.batch0, b.batch1) for b in unfinished)
@@ -210,7 +213,7 @@ def _plan_of(pool: Pool, gemm: Gemm, tiles: Tiles, cached: Cached | None, bound_
     index, parts = parts_s(pool, tiles, k, b, saved)
     rows, columns, products = tiles.rows, tiles.columns, tiles.products
     elements = products * rows * columns
-    needs = b * products * (k * (rows + columns) + rows * columns)
+    needs = pool.resident_bytes(b) * products * (k * (rows + columns) + rows * columns)
     down = np.bincount(which, (b * k * (products * (rows + columns) - saved)).astype(float)).astype(np.int64).tolist()
     up = np.bincount(which, (b * elements).astype(float)).astype(np.int64).tolist()
     flops = np.bincount(which, 2.0 * k * elements).tolist()
@@ -242,8 +245,8 @@ def _bindings(pool: Pool, gemm: Gemm, index: np.ndarray, parts, memory: np.ndarr
     down, up = pool.shared(index)
     found[(found == "downlink") & (down < 0.99 * pool.down[index])] = "server"
     found[(found == "uplink") & (up < 0.99 * pool.up[index])] = "server"
-    more = memory + gemm.element_bytes * (2 * gemm.k + 1) > pool.memory[index]  # not another row and column
-    found[more] = "memory"
+    row_and_column = pool.resident_bytes(gemm.element_bytes) * (2 * gemm.k + 1)
+    found[memory + row_and_column > pool.memory[index]] = "memory"  # no room for another
     return found.tolist()
 
 

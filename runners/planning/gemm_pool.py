@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runners.planning.gemm_cost import STREAMED, BlockCosts, fair_rates, least_time
-from runners.planning.paths import path
+from runners.planning.paths import paths
 from testbed.cluster import Cluster
 
 
@@ -26,9 +26,9 @@ class Rates:
 def default_rates(cluster: Cluster) -> dict[str, Rates]:
     """Every device's rates as the cluster states them; delays include the server's own link."""
     server = cluster.server.link
-    found = {}
+    found, links = {}, paths(cluster)
     for device in cluster.devices:
-        link = path(cluster, device) if cluster.shared_links else device.link
+        link = links[device.name]
         found[device.name] = Rates(
             device.flops, link.uplink_bps, link.downlink_bps,
             link.uplink_delay_s + server.downlink_delay_s, link.downlink_delay_s + server.uplink_delay_s,
@@ -45,13 +45,14 @@ class Pool:
         devices: names of those alive; None: all of the cluster's.
         rates: as measured; those missing are the cluster's.
         chunks: a task is streamed in that many.
+        resident_bytes: that an element takes in a device's memory; None: as many as on the wire.
 
     Raises:
         KeyError: a device that is not in the cluster.
     """
 
     def __init__(self, cluster: Cluster, devices: Sequence[str] | None = None,
-                 rates: Mapping[str, Rates] | None = None, chunks: float = 1):
+                 rates: Mapping[str, Rates] | None = None, chunks: float = 1, resident_bytes: int | None = None):
         known = {**default_rates(cluster), **(rates or {})}
         memory = {d.name: d.memory_bytes for d in cluster.devices}
         names = list(memory) if devices is None else list(dict.fromkeys(devices))
@@ -59,7 +60,7 @@ class Pool:
             memory[name]  # KeyError: not of this cluster
         usable = [n for n in names if memory[n] > 0
                   and min(known[n].flops, known[n].uplink_bps, known[n].downlink_bps) > 0]
-        self.names, self.chunks = usable, chunks
+        self.names, self.chunks, self._resident_bytes = usable, chunks, resident_bytes
         self.flops, self.up, self.down, self.delay = (np.array([f(known[n]) for n in usable], float) for f in (
             lambda r: r.flops, lambda r: r.uplink_bps, lambda r: r.downlink_bps,
             lambda r: r.uplink_delay_s + r.downlink_delay_s))
@@ -73,6 +74,10 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def resident_bytes(self, element_bytes: int) -> int:
+        """What an element, that takes so many bytes on the wire, takes in memory."""
+        return element_bytes if self._resident_bytes is None else self._resident_bytes
 
     def shared(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(downlink, uplink) rates [bit/s] of those devices when all of them receive, or send, at once.
@@ -117,7 +122,7 @@ class Pool:
             p = [p_down, other * p_down, other * p_down]
             q = [other * (q_work + q_up), q_work + other * q_up, q_up + other * q_work]
         return BlockCosts(self.delay[index], np.stack([*p, np.full_like(down, k)]),
-                          np.stack([*q, np.ones_like(down)]), self.memory[index] / element_bytes)
+                          np.stack([*q, np.ones_like(down)]), self.memory[index] / self.resident_bytes(element_bytes))
 
     def server_s(self, down_bytes: float, up_bytes: float) -> float:
         """Seconds that the server's link is busy at least."""

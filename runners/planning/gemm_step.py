@@ -51,9 +51,10 @@ class StepPlan:
 
 
 def plan_step(cluster: Cluster, gemms: Sequence[Gemm], *, devices: Sequence[str] | None = None,
-              rates: Mapping[str, Rates] | None = None, server_local: bool = True, chunks: float = 1) -> StepPlan:
+              rates: Mapping[str, Rates] | None = None, server_local: bool = True, chunks: float = 1,
+              resident_bytes: int | None = None) -> StepPlan:
     """Plan every product; see `plan_gemm` for the arguments. Raises InputError as it does."""
-    pool = Pool(cluster, devices, rates, chunks)
+    pool = Pool(cluster, devices, rates, chunks, resident_bytes)
     by_shape: dict[tuple, GemmPlan] = {}
     for gemm in gemms:
         if gemm.shape not in by_shape:
@@ -62,9 +63,9 @@ def plan_step(cluster: Cluster, gemms: Sequence[Gemm], *, devices: Sequence[str]
 
 
 def step_tables(cluster: Cluster, gemms: Sequence[Gemm], *, server_local: bool = True,
-                chunks: float = 1) -> dict[str, Any]:
+                chunks: float = 1, resident_bytes: int | None = None) -> dict[str, Any]:
     """A step's plan for people, JSON-like: totals, and tables by product, by device and by number of devices."""
-    settings = {"server_local": server_local, "chunks": chunks}
+    settings = {"server_local": server_local, "chunks": chunks, "resident_bytes": resident_bytes}
     step = plan_step(cluster, gemms, **settings)
     growth = growth_table(cluster, gemms, **settings)
     return {
@@ -98,14 +99,14 @@ def product_table(step: StepPlan) -> list[dict[str, Any]]:
     return rows
 
 
-def device_table(cluster: Cluster, step: StepPlan, *, server_local: bool = True,
-                 chunks: float = 1) -> list[dict[str, Any]]:
+def device_table(cluster: Cluster, step: StepPlan, *, server_local: bool = True, chunks: float = 1,
+                 resident_bytes: int | None = None) -> list[dict[str, Any]]:
     """By device, in the cluster's order, over a whole step.
 
     memory_bytes: of its largest block. busy_s: from the first byte sent to it to the last one back, summed. binding:
     what limits it for most of that time. adds_s: by how much the step would be longer without it.
     """
-    adds = _adds(cluster, step, server_local, chunks)
+    adds = _adds(cluster, step, server_local, chunks, resident_bytes)
     blocks = {shape: Counter(b.device for b in plan.blocks) for shape, plan in step.by_shape.items()}
     rows = []
     for device in cluster.devices:
@@ -129,16 +130,17 @@ def device_table(cluster: Cluster, step: StepPlan, *, server_local: bool = True,
     return rows
 
 
-def _adds(cluster: Cluster, step: StepPlan, server_local: bool, chunks: float) -> dict[str, float]:
+def _adds(cluster: Cluster, step: StepPlan, server_local: bool, chunks: float,
+          resident_bytes: int | None) -> dict[str, float]:
     """Up to EXACT devices by planning without each; beyond, to first order, what the others need for its area."""
     used = {name for plan, _ in step.plans for name in plan.per_device}
     names = [d.name for d in cluster.devices]
     if 1 < len(names) <= EXACT:
         rest = {name: [n for n in names if n != name] for name in names if name in used}
-        settings = {"server_local": server_local, "chunks": chunks}
+        settings = {"server_local": server_local, "chunks": chunks, "resident_bytes": resident_bytes}
         return {name: plan_step(cluster, step.gemms, devices=others, **settings).makespan_s - step.makespan_s
                 for name, others in rest.items()}
-    pool = Pool(cluster, None, None, chunks)
+    pool = Pool(cluster, None, None, chunks, resident_bytes)
     adds = np.zeros(len(pool))
     for plan, count in step.plans:
         if plan.local:
@@ -155,15 +157,16 @@ def _adds(cluster: Cluster, step: StepPlan, server_local: bool, chunks: float) -
     return dict(zip(pool.names, adds.tolist()))
 
 
-def growth_table(cluster: Cluster, gemms: Sequence[Gemm], *, server_local: bool = True,
-                 chunks: float = 1) -> list[dict[str, Any]]:
+def growth_table(cluster: Cluster, gemms: Sequence[Gemm], *, server_local: bool = True, chunks: float = 1,
+                 resident_bytes: int | None = None) -> list[dict[str, Any]]:
     """The same step over 1, 2, 4, … of the devices, evenly taken in the cluster's order, up to all."""
     names = [d.name for d in cluster.devices]
     counts = sorted({2**i for i in range(len(names).bit_length())} | {len(names)})
     rows = []
     for count in [c for c in counts if c <= len(names)]:
         some = [names[i * len(names) // count] for i in range(count)]
-        step = plan_step(cluster, gemms, devices=some, server_local=server_local, chunks=chunks)
+        step = plan_step(cluster, gemms, devices=some, server_local=server_local, chunks=chunks,
+                         resident_bytes=resident_bytes)  # fmt: skip
         used = {name for plan, _ in step.plans for name in plan.per_device}
         rows.append({
             "devices": count, "used": len(used), "makespan_s": step.makespan_s,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from testbed.cluster import Cluster, Device, Link
+from testbed.cluster import Cluster, Device, Link, SharedLink
 
 
 def path(cluster: Cluster, device: Device) -> Link:
@@ -12,16 +13,24 @@ def path(cluster: Cluster, device: Device) -> Link:
 
     It takes the shared link as the device's alone, so it is optimistic when neighbours are busy too.
     """
-    link = device.link
-    for shared in cluster.shared_links:
-        if device.name in shared.members:
-            link = replace(
-                link,
-                uplink_bps=min(link.uplink_bps, shared.uplink_bps),
-                downlink_bps=min(link.downlink_bps, shared.downlink_bps),
-                uplink_delay_s=link.uplink_delay_s + shared.delay_s,
-                downlink_delay_s=link.downlink_delay_s + shared.delay_s,
-            )
+    return _behind(device.link, [s for s in cluster.shared_links if device.name in s.members])
+
+
+def paths(cluster: Cluster) -> dict[str, Link]:
+    """`path` of every device, by name; in time that grows with devices and members, not with their product."""
+    shared: dict[str, list[SharedLink]] = {}
+    for link in cluster.shared_links:
+        for name in link.members:
+            shared.setdefault(name, []).append(link)
+    return {d.name: _behind(d.link, shared.get(d.name, ())) for d in cluster.devices}
+
+
+def _behind(link: Link, shared: Iterable[SharedLink]) -> Link:
+    for s in shared:
+        link = replace(
+            link, uplink_bps=min(link.uplink_bps, s.uplink_bps), downlink_bps=min(link.downlink_bps, s.downlink_bps),
+            uplink_delay_s=link.uplink_delay_s + s.delay_s, downlink_delay_s=link.downlink_delay_s + s.delay_s,
+        )  # fmt: skip
     return link
 
 

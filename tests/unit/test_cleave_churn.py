@@ -1,6 +1,7 @@
 """Devices that are lost, slow, wrong or new: training gives the losses of one device all the same, and says what happened."""
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -107,6 +108,26 @@ def test_a_frozen_device_is_overdue_before_it_is_lost():
     assert not of(events, "member", node="server", kind="left")
     late = sum(t["duplicates"] for t in of(events, "traffic"))
     assert late >= 1
+
+
+@pytest.mark.parametrize("number", [8, 9, 10, 11])
+def test_a_device_lost_while_its_task_is_encoded(number):
+    """The server is so slow that the loss is known before the encoding that begins with it ends."""
+    training = job(steps=1, batch=4, local="never", chunks=1, wire="bf16")
+    homes = cluster(2)
+    plan = CleaveRunner().plan(replace(homes, server=replace(homes.server, flops=1e5)), MODEL, training)
+    engine = FaultEngine(plan, CleaveRunner, detection_s=0.05)
+    encoded = []
+
+    def count(event):
+        if event.get("label") == "encode":
+            encoded.append(event)
+        return len(encoded) == number
+
+    engine.at("compute", count, lambda: engine.kill("home1"))
+    events = run(engine)
+    assert of(events, "recovery", kind="replan", peer="home1")
+    assert of(events, "step")[0]["devices"] == 2
 
 
 def test_a_device_that_slows_down_gets_less_work():
