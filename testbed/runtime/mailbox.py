@@ -79,13 +79,14 @@ class _Shelf:
         self.arrived: deque[_Entry] = deque()
         self.count = 0
 
-    def put(self, message: Message) -> None:
+    def put(self, message: Message, *, first: bool = False) -> None:
+        """first: it comes before all that is there."""
         entry = _Entry(message)
         queue = self.by_source.get(message.source)
         if queue is None:
             queue = self.by_source[message.source] = deque()
-        queue.append(entry)
-        self.arrived.append(entry)
+        for line in (queue, self.arrived):
+            (line.appendleft if first else line.append)(entry)
         self.count += 1
 
     def has(self, source: str | None) -> bool:
@@ -137,6 +138,9 @@ class Mailbox:
         always: peers that are in the view at all times (the server, on devices).
     """
 
+    __slots__ = ("name", "generation", "view", "always", "dropped", "closed", "_waiting", "_receivers", "_held",
+                 "_lost")  # fmt: skip
+
     def __init__(self, name: str, generation: int, view: View, always: frozenset[str] = frozenset()):
         self.name = name
         self.generation = generation
@@ -146,6 +150,7 @@ class Mailbox:
         self._waiting: dict[str, _Shelf] = {}
         self._receivers: dict[tuple[str | None, str], dict[asyncio.Future, None]] = {}
         self._held: list[tuple[int, Message]] = []
+        self.closed = False  # this node's own lease ran out
         self._lost: PeerLost | None = None
 
     def deliver(self, message: Message, *, to_generation: int, view: int) -> bool:
@@ -178,43 +183,54 @@ class Mailbox:
 
     def fail(self, reason: str) -> None:
         """This node's own lease ran out: every receive, now and later, ends with PeerLost of this node."""
-        self._lost = PeerLost(self.name, reason)
+        self.closed, self._lost = True, PeerLost(self.name, reason)
         for waiters in self._receivers.values():
             self._wake(waiters, PeerLost(self.name, reason))
 
-    @property
-    def closed(self) -> bool:
-        """Whether this node's own lease ran out."""
-        return self._lost is not None
-
     def check(self, peer: str | None) -> None:
         """Raises PeerLost when this node's lease is gone or `peer` is not in the view."""
-        if self._lost is not None:
+        if self.closed:
             raise PeerLost(self._lost.peer, self._lost.reason)
         if peer is not None and not self.view.knows(peer) and peer not in self.always:
             raise PeerLost(peer, "not in the view")
 
     async def recv(self, source: str | None, tag: str) -> Message:
         """See `interface.Node.recv`. May be cancelled at any time without losing a message."""
-        lost: PeerLost | None = None
-        while (message := self.take(source, tag)) is None:
-            if lost is not None:
-                raise lost
-            self.check(source)
+        message = self.take(source, tag)
+        return message if message is not None else await self.wait(source, tag)
+
+    async def wait(self, source: str | None, tag: str) -> Message:
+        """`recv` when `take` had nothing: the message is handed over as it arrives."""
+        key = source, tag
+        while True:
+            if self.closed or (source is not None and source not in self.always):
+                self.check(source)
             future = asyncio.get_running_loop().create_future()
-            waiters = self._receivers.setdefault((source, tag), {})
+            waiters = self._receivers.get(key)
+            if waiters is None:
+                waiters = self._receivers[key] = {}
             waiters[future] = None
+            version = self.view.version
             try:
-                lost = await future  # None: something of this tag came
-            finally:
-                del waiters[future]
-                if not waiters:
-                    self._receivers.pop((source, tag), None)
-        return message
+                news = await future
+            except asyncio.CancelledError:
+                self._forget(key, future)
+                if not future.cancelled() and isinstance(future.result(), Message):
+                    self._hand_over(future.result(), first=True)
+                raise
+            if isinstance(news, Message):
+                if version == self.view.version or self._current(news):
+                    return news
+                continue
+            self._forget(key, future)
+            message = self.take(source, tag)
+            if message is None:
+                raise news
+            return message
 
     def take(self, source: str | None, tag: str) -> Message | None:
         """What `recv` would return without waiting. Raises PeerLost when this node's lease is gone."""
-        if self._lost is not None:
+        if self.closed:
             raise PeerLost(self._lost.peer, self._lost.reason)
         shelf = self._waiting.get(tag)
         if shelf is None:
@@ -238,28 +254,46 @@ class Mailbox:
         return [key for key, waiters in self._receivers.items() for _ in waiters]
 
     def _accept(self, message: Message) -> bool:
-        source, tag = message.source, message.tag
-        if source not in self.always:
-            known = self.view.generation_of(source)
-            if known is not None and message.generation < known:
-                self.dropped["from an earlier generation"] += 1
-                return False
-            if known is None:  # it left; what it sent before is late news of a dead incarnation
-                self.dropped["from a peer that left"] += 1
-                return False
-        shelf = self._waiting.get(tag)
-        if shelf is None:
-            shelf = self._waiting[tag] = _Shelf()
-        shelf.put(message)
-        receivers = self._receivers
-        if waiters := receivers.get((source, tag)):
-            self._wake(waiters, None)
-        if waiters := receivers.get((None, tag)):
-            self._wake(waiters, None)
+        if not self._current(message):
+            return False
+        self._hand_over(message)
         return True
 
+    def _current(self, message: Message) -> bool:
+        """Whether the view has that incarnation of the sender."""
+        if message.source in self.always:
+            return True
+        known = self.view.generation_of(message.source)
+        if known is None:  # it left; what it sent before is late news of a dead incarnation
+            self.dropped["from a peer that left"] += 1
+            return False
+        if message.generation < known:
+            self.dropped["from an earlier generation"] += 1
+            return False
+        return True
+
+    def _hand_over(self, message: Message, *, first: bool = False) -> None:
+        """To whoever has waited longest, those who want it from this source before others; or onto the shelf."""
+        for key in (message.source, message.tag), (None, message.tag):
+            for future in self._receivers.get(key, ()):
+                if not future.done():
+                    self._forget(key, future)
+                    future.set_result(message)
+                    return
+        shelf = self._waiting.get(message.tag)
+        if shelf is None:
+            shelf = self._waiting[message.tag] = _Shelf()
+        shelf.put(message, first=first)
+
+    def _forget(self, key: tuple[str | None, str], future: asyncio.Future) -> None:
+        waiters = self._receivers.get(key)
+        if waiters is not None:
+            waiters.pop(future, None)
+            if not waiters:
+                del self._receivers[key]
+
     @staticmethod
-    def _wake(waiters: dict[asyncio.Future, None], news: PeerLost | None) -> None:
+    def _wake(waiters: dict[asyncio.Future, None], news: PeerLost) -> None:
         for future in waiters:
             if not future.done():
                 future.set_result(news)

@@ -14,22 +14,22 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
-class Handle:
-    """What `call_soon` and `call_at` return; `cancel` makes the callback a no-op."""
+class Handle(list):
+    """What `call_soon` and `call_at` return: [callback, args, context, time]; `cancel` makes the callback a no-op.
 
-    __slots__ = ("callback", "args", "context", "when_s")
+    A list, since one is made for each step of each task.
+    """
 
-    def __init__(self, callback, args, context, when_s=0.0):
-        self.callback, self.args, self.context, self.when_s = callback, args, context, when_s
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self.callback = self.args = None
+        self[0] = None
 
     def cancelled(self) -> bool:
-        return self.callback is None
+        return self[0] is None
 
     def when(self) -> float:
-        return self.when_s
+        return self[3]
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -83,16 +83,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _run(self, task: asyncio.Future) -> None:
         ready, timers, pop = self._ready, self._timers, heapq.heappop
-        done = task.done
-        while not done():
+        next_ready = ready.popleft
+        ended: list[asyncio.Future] = []
+        task.add_done_callback(ended.append)
+        while not ended:
             while ready:
-                handle = ready.popleft()
-                if handle.callback is not None:
-                    handle.context.run(handle.callback, *handle.args)
+                callback, args, context, _ = next_ready()
+                if callback is not None:
+                    context.run(callback, *args)
             if self.stopping is not None:
                 raise Stopped(self.stopping)
             self.settle()
-            if ready or done():
+            if ready or ended:
                 continue
             if not timers:
                 self.on_idle()
@@ -111,7 +113,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self.now
 
     def call_soon(self, callback, *args, context=None) -> Handle:
-        handle = Handle(callback, args, context if context is not None else contextvars.copy_context())
+        handle = Handle((callback, args, contextvars.copy_context() if context is None else context, 0.0))
         self._ready.append(handle)
         return handle
 
@@ -121,7 +123,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def call_at(self, when, callback, *args, context=None) -> Handle:
-        handle = Handle(callback, args, context if context is not None else contextvars.copy_context(), when)
+        handle = Handle((callback, args, contextvars.copy_context() if context is None else context, when))
         self.at(when, _call, handle)
         return handle
 
@@ -133,8 +135,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             return asyncio.Task(coro, loop=self, name=name)
         return context.run(asyncio.Task, coro, loop=self, name=name)
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)  # False; each future asks when it is made
 
     def is_running(self) -> bool:
         return self._running
@@ -162,8 +163,9 @@ class Stopped(Exception):
 
 
 def _call(handle: Handle) -> None:
-    if handle.callback is not None:
-        handle.context.run(handle.callback, *handle.args)
+    callback, args, context, _ = handle
+    if callback is not None:
+        context.run(callback, *args)
 
 
 def _nothing() -> None:

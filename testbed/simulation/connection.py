@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.cluster.tcp import MAX_WINDOW, MIN_RTO_S, MSS, Window
 from testbed.simulation import tcp
-from testbed.simulation.fluid import Flow
+from testbed.simulation.flow import Flow
 
 if TYPE_CHECKING:
     from testbed.simulation.network import Network

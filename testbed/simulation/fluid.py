@@ -13,62 +13,14 @@ All that happens at one instant is taken in before rates are computed: call `set
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from testbed.runtime.virtual_time import VirtualLoop
+from testbed.simulation.flow import Flow, Group, Link, connected
 from testbed.simulation.max_min import water_fill
 from testbed.simulation.pool import Pool
 
 _NEVER = float("inf")
 _DUE_S, _DUE_BYTES = 1e-9, 1e-3
-
-
-class Link:
-    """One direction of a link. rate: bytes/s."""
-
-    __slots__ = ("name", "rate", "flows", "tangled", "pool", "carried")
-
-    def __init__(self, name: str, rate: float):
-        self.name, self.rate = name, rate
-        self.flows: dict[Flow, None] = {}
-        self.tangled = 0  # how many of its flows share another link, too
-        self.pool: Pool | None = None
-        self.carried = 0.0  # bytes so far, without those of flows under way since `Flow.counted`
-
-    def __repr__(self) -> str:
-        return f"Link({self.name!r}, {self.rate:g})"
-
-
-class Flow:
-    """Bytes on their way along `path`.
-
-    on_served: called when all of them have passed; returns how many more there are, 0 for none.
-    limit: a rate of its own that it never exceeds [bytes/s].
-    """
-
-    __slots__ = ("path", "on_served", "limit", "active", "shared", "total", "counted",
-                 "pool", "share", "finish", "group", "left", "rate", "since")  # fmt: skip
-
-    def __init__(self, path: tuple[Link, ...], on_served: Callable[[], float], limit: float = float("inf")):
-        self.path, self.on_served, self.limit = path, on_served, limit
-        self.active = False
-        self.shared = 0  # how many of its links it shares
-        self.total = 0.0  # bytes asked for since it started
-        self.counted = 0.0  # bytes of them that are in its links' `carried`
-        self.pool: Pool | None = None  # then `share` and `finish` are the pool's
-        self.share = None
-        self.finish = 0.0
-        self.group: _Group | None = None  # otherwise
-        self.left = self.rate = self.since = 0.0
-
-
-class _Group:
-    """Flows whose rates were computed together."""
-
-    __slots__ = ("flows", "alive")
-
-    def __init__(self, flows: list[Flow]):
-        self.flows, self.alive = flows, True
 
 
 class FluidNetwork:
@@ -285,7 +237,7 @@ class FluidNetwork:
             return
         self._detach(flow)
         flow.rate = rate
-        flow.group = _Group([flow])
+        flow.group = Group([flow])
         self._expect(flow.group)
 
     def _fill(self, tangled: dict[Flow, None]) -> None:
@@ -295,7 +247,7 @@ class FluidNetwork:
         while seeds:
             seed = seeds.popleft()
             if seed.active and seed not in done:
-                flows = _connected(seed)
+                flows = connected(seed)
                 done.update(flows)
                 self._fill_group(flows, seeds)
 
@@ -304,7 +256,7 @@ class FluidNetwork:
         paths = [[link for link in flow.path if len(link.flows) > 1] for flow in flows]
         capacity = {link: link.rate for path in paths for link in path}
         rates = water_fill(paths, capacity, [self._own_limit(f) for f in flows])
-        group = _Group(flows)
+        group = Group(flows)
         for flow, rate in zip(flows, rates):
             if flow.pool is not None:
                 self._detach(flow)
@@ -317,7 +269,7 @@ class FluidNetwork:
             flow.rate, flow.group = rate, group
         self._expect(group)
 
-    def _expect(self, group: _Group) -> None:
+    def _expect(self, group: Group) -> None:
         end = min((f.since + f.left / f.rate for f in group.flows if f.rate > 0), default=None)
         if end is not None:
             self._loop.at(end, self._group_due, group)
@@ -345,7 +297,10 @@ class FluidNetwork:
                 self._watch(pool)
             return
         for flow in pool.take_due(now):
-            self._count(flow, 0.0)
+            passed = flow.total - flow.counted
+            flow.counted += passed
+            for link in flow.path:
+                link.carried += passed
             more = flow.on_served()
             if more:
                 flow.total += more
@@ -356,7 +311,7 @@ class FluidNetwork:
                 self._leave(flow)
         self._changed_pools[pool] = None
 
-    def _group_due(self, group: _Group) -> None:
+    def _group_due(self, group: Group) -> None:
         if not group.alive:
             return
         now = self._loop.now
@@ -380,20 +335,3 @@ class FluidNetwork:
                         self._changed_flows[other] = None
         if group.alive:
             self._expect(group)
-
-
-def _connected(seed: Flow) -> list[Flow]:
-    """The flow and all that it is connected to by shared links."""
-    found = {seed: None}
-    stack = [seed]
-    seen: set[Link] = set()
-    while stack:
-        for link in stack.pop().path:
-            if link in seen or len(link.flows) < 2:
-                continue
-            seen.add(link)
-            for other in link.flows:
-                if other not in found:
-                    found[other] = None
-                    stack.append(other)
-    return list(found)

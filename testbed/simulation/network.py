@@ -14,7 +14,8 @@ from testbed.cluster import Link as AccessLink
 from testbed.cluster import SharedLink
 from testbed.runtime.virtual_time import VirtualLoop
 from testbed.simulation.connection import Connection
-from testbed.simulation.fluid import FluidNetwork, Link
+from testbed.simulation.flow import Link
+from testbed.simulation.fluid import FluidNetwork
 
 
 @dataclass

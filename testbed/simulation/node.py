@@ -26,6 +26,9 @@ _ENVELOPE_BYTES = 8
 class Process:
     """A device's process, from its launch until it is killed: its runner, its one compute thread, its connections."""
 
+    __slots__ = ("engine", "device", "runner", "dead", "frozen", "ending", "memory", "connections", "life",
+                 "computing", "turns", "_deferred")  # fmt: skip
+
     def __init__(self, engine: Simulation, device: Device, runner: Runner):
         self.engine, self.device, self.runner = engine, device, runner
         self.dead = False
@@ -35,7 +38,7 @@ class Process:
         self.connections: dict[tuple[str, int], Connection] = {}
         self.life: SimulatedNode | None = None
         self.computing = False
-        self._turns: deque[asyncio.Future] = deque()
+        self.turns: deque[asyncio.Future] = deque()
         self._deferred: list[asyncio.Future] = []
 
     def wake(self, future: asyncio.Future) -> None:
@@ -74,20 +77,20 @@ class Process:
     async def turn(self) -> None:
         """Wait for the compute thread, which is busy (`computing`)."""
         future = self.engine.loop.create_future()
-        self._turns.append(future)
+        self.turns.append(future)
         try:
             await future
         except asyncio.CancelledError:
-            if future in self._turns:
-                self._turns.remove(future)
+            if future in self.turns:
+                self.turns.remove(future)
             else:  # its turn had come
                 self.release()
             raise
 
     def release(self, _: Any = None) -> None:
         """The compute thread is free for the next."""
-        while self._turns:
-            future = self._turns.popleft()
+        while self.turns:
+            future = self.turns.popleft()
             if not future.done():
                 self.wake(future)
                 return
@@ -106,6 +109,9 @@ class _Route:
 
 class SimulatedNode:
     """One life of a node: made when it joins, of no use after its lease ran out."""
+
+    __slots__ = ("process", "name", "device", "generation", "membership", "mailbox", "task", "totals", "_engine",
+                 "_loop", "_routes", "__weakref__")  # fmt: skip
 
     def __init__(self, process: Process, generation: int, view: View, always: frozenset[str]):
         self.process = process
@@ -159,7 +165,9 @@ class SimulatedNode:
             self._gate()
         item = (message, to_generation, self.membership.version, sizes)
         connection.send(nbytes + _ENVELOPE_BYTES + _FRAME_BYTES * (1 + len(copies)), item)
-        self.totals.sent(nbytes)
+        totals = self.totals
+        totals.bytes_up += nbytes
+        totals.messages_up += 1
         if self._engine.detailed:
             self._engine.detail("send", self.name, start=start, end=self._loop.now, peer=to, tag=tag, bytes=nbytes)
 
@@ -172,7 +180,7 @@ class SimulatedNode:
         start = self._loop.now
         peer = source
         try:
-            message = await self.mailbox.recv(source, tag)
+            message = await self.mailbox.wait(source, tag)
             peer = message.source
             return message
         finally:
@@ -207,7 +215,10 @@ class SimulatedNode:
             await done
         else:
             process.release()
-        self.totals.computed(flops, loop.now - start)
+        totals = self.totals
+        totals.computations += 1
+        totals.flops += flops
+        totals.compute_s += loop.now - start
         if self._engine.detailed:
             self._engine.detail("compute", self.name, start=start, end=loop.now, label=label, flops=flops, overrun=0.0)
         return result
@@ -218,8 +229,12 @@ class SimulatedNode:
             process._deferred.append(done)
             done.add_done_callback(process.release)
             return
-        process.release()
-        process.wake(done)
+        if process.turns:
+            process.release()
+        else:
+            process.computing = False
+        if not process.dead and not done.done():
+            done.set_result(None)
 
     def now(self) -> float:
         return self._loop.now
@@ -238,9 +253,13 @@ class SimulatedNode:
 
     def receive(self, message: Message, to_generation: int, view: int, sizes: Sequence[int]) -> None:
         message.received_s = self._loop.now
-        self.totals.received(message.bytes)
-        for tensor, nbytes in zip(message.tensors, sizes):
-            self.process.memory.take(tensor, nbytes)
+        totals = self.totals
+        totals.bytes_down += message.bytes
+        totals.messages_down += 1
+        if sizes:
+            take = self.process.memory.take
+            for tensor, nbytes in zip(message.tensors, sizes):
+                take(tensor, nbytes)
         if self.mailbox.deliver(message, to_generation=to_generation, view=view) and self._engine.detailed:
             self._engine.detail("transfer", self.name, start=message.sent_s, end=message.received_s,
                                 peer=message.source, tag=message.tag, bytes=message.bytes)

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from testbed.simulation.fluid import Flow, Link
+    from testbed.simulation.flow import Flow, Link
 
 _NEVER = float("inf")
 _ROUNDING = 1e-9  # relative
@@ -107,10 +107,14 @@ class Pool:
         for c in classes:
             reach = self._served(c) + _DUE_BYTES + (c.limit if c.limited else self._level) * _DUE_S
             heap = c.heap
-            while heap and (heap[0][0] <= reach or _stale(heap[0], c)):
-                entry = heappop(heap)
-                if not _stale(entry, c):
-                    due.append(entry[2])
+            while heap:
+                finish, _, flow = heap[0]
+                live = flow.share is c and flow.finish == finish
+                if live and finish > reach:
+                    break
+                heappop(heap)
+                if live:
+                    due.append(flow)
             self._announce(c)
         return due
 
@@ -123,7 +127,8 @@ class Pool:
         c, flow.share = flow.share, None
         c.count -= 1
         if c.limited:
-            self._limit_sum(-1, c.limit)
+            self._limited -= 1
+            self._limited_sum = self._limited_sum - c.limit if self._limited else 0.0
         else:
             self._levelled -= 1
         if not c.count:
@@ -218,12 +223,12 @@ class Pool:
 
     def _announce(self, c: _Class) -> None:
         """Its first flow to end is another one, or its service runs otherwise."""
-        heap = c.heap
-        while heap and _stale(heap[0], c):
-            heappop(heap)
         if c.stamp < 0:
             return
         c.stamp += 1
+        heap = c.heap
+        while heap and _stale(heap[0], c):
+            heappop(heap)
         if not heap:
             return
         first = heap[0][0]

@@ -15,19 +15,6 @@ class Totals:
         self.bytes_up = self.bytes_down = self.messages_up = self.messages_down = self.computations = 0
         self.flops = self.compute_s = self.wait_s = 0.0
 
-    def sent(self, nbytes: int) -> None:
-        self.bytes_up += nbytes
-        self.messages_up += 1
-
-    def received(self, nbytes: int) -> None:
-        self.bytes_down += nbytes
-        self.messages_down += 1
-
-    def computed(self, flops: float, seconds: float) -> None:
-        self.computations += 1
-        self.flops += flops
-        self.compute_s += seconds
-
     def fields(self) -> dict[str, Any]:
         """As the `totals` event has them."""
         return {name: getattr(self, name) for name in self.__slots__}

@@ -1,9 +1,12 @@
-"""The simulation's speed: scatter and gather over a star, a task = a message down, a computation, a message up.
+"""The simulation's speed: processor time a task, a task = a message down, a computation, a message up.
 
     python -m tests.bench simulation            # or: python tests/bench/bench_simulation.py --devices 1024 --rounds 50
+    python tests/bench/bench_simulation.py --cleave 1024 --layers 2     # one row of the second kind
 
-Prints one JSON object a line: processor time a task, at several numbers of devices and of rounds, alike and unlike links.
-`growth` is the time a task of the largest case over that of the smallest: near 1 when time is linear in tasks.
+Prints one JSON object a line. First the engine alone: scatter and gather over a star, at several numbers of devices, alike
+and unlike links. `growth` is the time a task of the largest case over that of the smallest: near 1 when time is linear in
+tasks. Then cleave with the layers of Llama-2-13B (batch 128, sequence 1024) on 1,024 devices, one step, every product sent
+out: with one layer, with two, and from these what all 40 take (`extrapolated`). `--profile` says where the time goes.
 """
 
 from __future__ import annotations
@@ -12,15 +15,41 @@ import argparse
 import json
 import random
 import resource
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 
-import torch
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-from testbed.cluster import Cluster, Device, Link, LinkState, ModelSpec, TrainingSpec
-from testbed.cluster.model import SERVER
-from testbed.runtime import ANY, Plan
-from testbed.simulation.engine import PortChange, Simulation
-from testbed.simulation.network import PortSettings
+import torch  # noqa: E402
+
+from testbed.cluster import Cluster, Device, Link, LinkState, ModelSpec, TrainingSpec  # noqa: E402
+from testbed.cluster.model import SERVER  # noqa: E402
+from testbed.experiment.loading import load_experiment  # noqa: E402
+from testbed.experiment.setup import run_setup  # noqa: E402
+from testbed.experiment.simulating import port_changes  # noqa: E402
+from testbed.runtime import ANY, Plan  # noqa: E402
+from testbed.simulation.engine import PortChange, Simulation  # noqa: E402
+from testbed.simulation.network import PortSettings  # noqa: E402
+
+LAYERS = 40  # of Llama-2-13B
+CLEAVE = """
+name: cleave-13b
+seed: 1
+engine: simulation
+topology:
+  homes: 1024
+  server: {uplink: 10 Gbit/s, downlink: 10 Gbit/s, rtt: 2 ms, speed: 1 TFLOP/s, memory: 20 TB}
+links: {download: 100 Mbit/s, upload: 20 Mbit/s, rtt: 20 ms}
+devices: {profiles: [laptop, desktop-old]}
+model: {name: llama-2-13b, sequence: 1024}
+training: {runner: cleave, local: never, wire: bf16, straggler: 1000000, batch: 128, micro_batches: 1, steps: 1}
+time_limit: 1000 h
+outputs: {report: false, timeline: false}
+"""
 
 
 class ScatterGather:
@@ -78,19 +107,66 @@ def run(devices: int, rounds: int, alike: bool, server_bps: float = 10e9) -> dic
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
 
 
+def run_cleave(devices: int, layers: int) -> dict:
+    """One step of cleave; time and memory of the simulation, and of the planning before it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cleave.yaml"
+        path.write_text(CLEAVE)
+        began = time.process_time()
+        loaded = load_experiment(str(path), (f"topology.homes={devices}", f"model.layers={layers}"))
+        setup = run_setup(loaded)
+    planned = time.process_time() - began
+    events = []
+    simulation = Simulation(setup.plan, type(setup.runner), port_changes(setup.network), seed=1, details=0,
+                            on_event=events.append)
+    began = time.process_time()
+    outcome = simulation.run()
+    seconds = time.process_time() - began
+    assert outcome.status == "complete", outcome
+    totals = {e["node"]: e for e in events if e["event"] == "totals"}
+    tasks = totals[SERVER]["messages_down"]
+    return {"devices": devices, "layers": layers, "tasks": tasks, "messages": tasks + totals[SERVER]["messages_up"],
+            "simulated_s": round(simulation.loop.now, 3), "planning_cpu_s": round(planned, 2), "cpu_s": round(seconds, 2),
+            "us_a_task": round(seconds / tasks * 1e6, 1),
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
+
+
+def cleave_rows(devices: int) -> None:
+    """With one layer and with two, in processes of their own, and what follows for the whole model."""
+    rows = []
+    for layers in (1, 2):
+        command = [sys.executable, __file__, "--cleave", str(devices), "--layers", str(layers)]
+        rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        print(json.dumps(rows[-1]), flush=True)
+    more = {key: rows[1][key] - rows[0][key] for key in ("tasks", "cpu_s", "planning_cpu_s", "peak_mib")}
+    whole = {key: round(rows[0][key] + (LAYERS - 1) * more[key], 1) for key in more}
+    print(json.dumps({"devices": devices, "layers": LAYERS, "extrapolated": whole,
+                      "us_a_further_task": round(more["cpu_s"] / more["tasks"] * 1e6, 1)}), flush=True)
+
+
+def profiled(function, *arguments) -> None:
+    import cProfile
+    import pstats
+
+    profile = cProfile.Profile()
+    profile.runcall(function, *arguments)
+    pstats.Stats(profile).sort_stats("tottime").print_stats(35)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--devices", type=int)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--cleave", type=int, metavar="DEVICES")
+    parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
+    if arguments.cleave:
+        case = run_cleave, arguments.cleave, arguments.layers
+        profiled(*case) if arguments.profile else print(json.dumps(case[0](*case[1:])))
+        return
     if arguments.profile:
-        import cProfile
-        import pstats
-
-        profile = cProfile.Profile()
-        profile.runcall(run, arguments.devices or 1024, arguments.rounds, False)
-        pstats.Stats(profile).sort_stats("tottime").print_stats(35)
+        profiled(run, arguments.devices or 1024, arguments.rounds, False)
         return
     rows = []
     for devices in [arguments.devices] if arguments.devices else (128, 1024, 8192):
@@ -99,6 +175,7 @@ def main() -> None:
             print(json.dumps(rows[-1]), flush=True)
     if len(rows) > 2:
         print(json.dumps({"growth": round(rows[-1]["us_a_task"] / rows[1]["us_a_task"], 2)}))
+        cleave_rows(1024)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from testbed.runtime.virtual_time import VirtualLoop
-from testbed.simulation.fluid import Flow, FluidNetwork, Link
+from testbed.simulation.flow import Flow, Link
+from testbed.simulation.fluid import FluidNetwork
 from testbed.simulation.max_min import water_fill
 
 rates = st.sampled_from([0.5, 1.0, 2.0, 3.0, 7.5, 10.0])
