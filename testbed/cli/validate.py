@@ -20,11 +20,13 @@ from testbed.cli.options import json_option, seed_option, set_option
               show_default=True, help="Where the results go.")
 @click.option("--runs", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/validation"),
               show_default=True, help="Where the run folders go.")
+@click.option("--tdf", metavar="FACTOR|auto", default="auto", show_default=True,
+              help="Time dilation of the emulation. auto: the least that this machine is expected to carry.")
 @click.option("--check", is_flag=True, help="Exit with 1 when the errors are larger than what is asked for.")
 @json_option
 @click.pass_context
 def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[str, ...], seed: int | None,
-             repeat: int, out: Path, runs: Path, check: bool, as_json: bool) -> None:
+             repeat: int, out: Path, runs: Path, tdf: str, check: bool, as_json: bool) -> None:
     """Run EXPERIMENTs in both engines; report the simulation's errors in step time, traffic and recovery time.
 
     Writes validation.md, .csv, .json and a scatter plot (.png, .svg). Asked for, over the experiments whose
@@ -42,7 +44,7 @@ def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[
     from testbed.report.compare_engines import json_of, render_validation
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
-    setups = checked(experiments, overrides, seed=seed)
+    setups = checked(experiments, overrides, seed=seed, tdf=tdf)
     found = both(setups, out, runs, emulate=_emulate, simulate=_simulate, repeat=repeat, say=console.print)
     if as_json:
         click.echo(json_of(found), nl=False)
@@ -53,9 +55,9 @@ def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[
 
 
 def _emulate(setup, out: Path) -> Path:
-    from testbed.experiment.running import run_once
+    from testbed.experiment.running import prepare, run_once
 
-    return run_once(setup, out, progress=_silence(setup), command=_command()).path
+    return run_once(prepare(setup, lambda _: None), out, progress=_silence(setup), command=_command()).path
 
 
 def _simulate(setup, out: Path) -> Path:

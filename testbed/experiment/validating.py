@@ -17,13 +17,13 @@ Execute = Callable[[RunSetup, Path], Path]  # runs a setup below a folder, retur
 
 
 def checked(experiments: Sequence[str | Path], overrides: tuple[str, ...] = (), *,
-            seed: int | None = None) -> list[RunSetup]:
+            seed: int | None = None, tdf: str | None = None) -> list[RunSetup]:
     """All experiments read, checked and planned, before any of them starts.
 
     Raises:
         InputError: bad input, or two experiments of one name.
     """
-    setups = [run_setup(load_experiment(e, overrides, seed=seed)) for e in experiments]
+    setups = [run_setup(load_experiment(e, overrides, seed=seed, tdf=tdf)) for e in experiments]
     names: dict[str, Path] = {}
     for setup in setups:
         name, path = setup.loaded.experiment.name, setup.loaded.path

@@ -48,7 +48,7 @@ def test_memory_is_not_a_matter_of_time():
 
 
 def test_other_programs_count():
-    heavy = dataclasses.replace(LIGHT, flops=8e9)
+    heavy = dataclasses.replace(LIGHT, flops=7e9)
     assert compare(heavy, MACHINE, 1.0).fits
     beside = dataclasses.replace(MACHINE, others=1.5)
     assert not compare(heavy, beside, 1.0).fits
