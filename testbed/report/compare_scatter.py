@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from testbed.measurement.recorder import write_error
 from testbed.report import colours
 from testbed.report.compare_engines import Case, Validation
-from testbed.report.pngs import STYLE
+from testbed.report.pngs import STYLE, log_ticks
 
 _MARKS = ("o", "s", "^", "D", "v", "P")
 _COLOURS = ("#1f6fb4", "#b5651d", "#1b9e77", "#7b3fa0", "#c79a00", "#6b7280")
@@ -54,6 +54,8 @@ def _panel(axes: Axes, metric: str, cases: list[Case], runners: list[str]) -> No
                           mfc="none" if doubtful else None, label=f"{runner}, not VALID" if doubtful else runner)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal",
              xlabel=f"emulated {title}", ylabel=f"simulated {title}")
+    for axis in (axes.xaxis, axes.yaxis):
+        log_ticks(axis, low, high)
 
 
 def write_scatter(v: Validation, folder: Path, stem: str = "validation") -> list[Path]:

@@ -8,9 +8,11 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib.axis import Axis
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from testbed.measurement.recorder import write_error
 from testbed.report import colours, series
@@ -31,6 +33,14 @@ STYLE = {
     "legend.fontsize": 8,
     "text.parse_math": False,
 }
+
+
+def log_ticks(axis: Axis, low: float, high: float) -> None:
+    """Plain numbers (STYLE has no mathematical text) at decades; within two decades at 2 and 5 as well."""
+    subs = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def write_pngs(data: RunData, folder: Path) -> list[Path]:
@@ -107,6 +117,7 @@ def loss(data: RunData) -> Figure:
         )
     if needs_log(data.steps["loss"]):
         axes.set_yscale("log")
+        log_ticks(axes.yaxis, *axes.get_ylim())
     axes.set(xlabel="step", ylabel="loss")
     if len(redone) or (~known).any():
         axes.legend()

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from testbed.measurement.recorder import write_error
 from testbed.report.compare_figures import METRICS
-from testbed.report.pngs import STYLE
+from testbed.report.pngs import STYLE, log_ticks
 from testbed.report.results import Results, Table, drawable, figure_name
 
 _LOOK = {"cleave": ("#1f6fb4", "o"), "1f1b": ("#b5651d", "s"), "gpipe": ("#e0a458", "v"),
@@ -34,6 +34,7 @@ def draw(t: Table, results: Results, metric: str) -> Figure:
         axes.set_xscale("log")
     axes.set_xticks(list(places.values()), list(places))
     axes.minorticks_off()
+    log_ticks(axes.yaxis, *axes.get_ylim())
     figure.legend(loc="outside upper left", ncols=3)
     return figure
 
