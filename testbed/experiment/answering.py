@@ -16,6 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from testbed.cluster.published import PUBLISHED
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment
 from testbed.experiment.questions import Point, Questions
@@ -43,11 +44,12 @@ class Answer:
 
 
 def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, workers: int = 2, limit_s: float = 600.0,
-               say: Callable[[str], None] = lambda _: None,
+               budget_s: float = math.inf, say: Callable[[str], None] = lambda _: None,
                keep: Callable[[list[Answer]], None] = lambda _: None) -> list[Answer]:
-    """Simulate every point in a process of its own, at most `limit_s` of CPU time each; the long ones first.
+    """Simulate every point in a process of its own, at most `limit_s` of CPU time each; the short ones first.
 
-    `keep` gets the answers so far whenever there is a new one.
+    After `budget_s` (of real time) what still runs is ended, and nothing more begins. `keep` gets the answers so far
+    whenever there is a new one.
 
     Returns:
         Answers in the points' order.
@@ -56,11 +58,12 @@ def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, work
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch", "testbed.experiment.simulating",
                                     "testbed.report.compare_figures"])
-    waiting = sorted(points, key=_cost)
+    waiting = sorted(points, key=_cost, reverse=True)
+    end_s = time.monotonic() + budget_s
     running: dict[Any, tuple[Point, Any]] = {}  # process -> its point, its end of the pipe
     found: dict[Point, Answer] = {}
     try:
-        while waiting or running:
+        while (waiting or running) and time.monotonic() < end_s:
             while waiting and len(running) < workers:
                 point, (ours, theirs) = waiting.pop(), context.Pipe(duplex=False)
                 process = context.Process(target=_answer_to, args=(theirs, questions.base, point, out, limit_s),
@@ -68,7 +71,7 @@ def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, work
                 process.start()
                 theirs.close()
                 running[process] = point, ours
-            wait([end for _, end in running.values()])
+            wait([end for _, end in running.values()], timeout=max(0.0, min(end_s - time.monotonic(), 1e6)))
             for process, (point, end) in list(running.items()):
                 if not end.poll():
                     continue
@@ -81,7 +84,8 @@ def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, work
     finally:
         for process in running:
             process.kill()
-    return [found[p] for p in points]
+    over = f"not simulated: all {len(points)} points together took longer than {budget_s / 60:g} min"
+    return [found.get(p) or _without(p, "gave-up", over) for p in points]
 
 
 def _received(end: Any, point: Point, limit_s: float) -> tuple[Answer, float]:
@@ -100,8 +104,11 @@ def _answer_to(end: Any, base: Path, point: Point, out: Path, limit_s: float) ->
 
 
 def _cost(point: Point) -> float:
-    """Roughly how long a point takes to simulate, to begin with the longest."""
-    return float(point.settings.get("devices.count") or 64) * (3 if point.loses else 1)
+    """Roughly how long a point takes to simulate: devices times layers, for Cleave; the others send less and longer."""
+    devices = float(point.settings.get("devices.count") or 64)
+    model = PUBLISHED.get(str(point.settings.get("model.name", "")).lower())
+    layers = point.settings.get("model.layers") or (model.layers if model else 24)
+    return devices * layers * (3 if point.loses else 1) * (5 if point.strategy == "cleave" else 1)
 
 
 def answer(base: Path, point: Point, out: Path) -> Answer:

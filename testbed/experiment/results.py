@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from testbed.report.results_figures import write_figures
 
 
 def make_results(file: Path, names: Sequence[str], out: Path, runs: Path, *, workers: int | None = None,
-                 limit_s: float = 600.0, draw_only: bool = False,
+                 limit_s: float = 600.0, budget_s: float = math.inf, draw_only: bool = False,
                  say: Callable[[str], None] = lambda _: None) -> list[Path]:
     """Simulate (all, or the named questions), then write OUT/results.md and OUT/results/.
 
@@ -45,5 +46,6 @@ def make_results(file: Path, names: Sequence[str], out: Path, runs: Path, *, wor
         write_file(out / "results.md", markdown(found))
         return [out / "results.md", data, *write_figures(found, data.parent)]
 
-    more = answer_all(questions, points, runs, workers=workers or cores(), limit_s=limit_s, say=say, keep=write)
+    more = answer_all(questions, points, runs, workers=workers or cores(), limit_s=limit_s, budget_s=budget_s, say=say,
+                      keep=write)
     return write(more)

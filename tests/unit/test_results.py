@@ -120,6 +120,13 @@ def test_a_simulation_that_takes_too_long_is_given_up(tmp_path):
     assert "not simulated" in (tmp_path / "docs" / "results.md").read_text()
 
 
+def test_what_the_budget_has_no_time_for_is_left_out_and_named(tmp_path):
+    make_results(written(tmp_path), ["sizes"], tmp_path / "docs", tmp_path / "runs", budget_s=0.5)
+    answers = from_json((tmp_path / "docs" / "results" / "results.json").read_text())
+    assert [a.status for a in answers] == ["gave-up"] * 4
+    assert "took longer than" in answers[0].message
+
+
 # -- the page
 
 
