@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
 from typing import Any
 
 
@@ -59,7 +59,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def at(self, when_s: float, fn: Callable[[Any], Any], argument: Any = None) -> None:
         """Call `fn(argument)` at that virtual time, or now if it has passed."""
         self._order += 1
-        heapq.heappush(self._timers, (when_s, self._order, fn, argument))
+        heappush(self._timers, (when_s, self._order, fn, argument))
 
     @property
     def timers(self) -> int:
@@ -82,7 +82,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def _run(self, task: asyncio.Future) -> None:
-        ready, timers, pop = self._ready, self._timers, heapq.heappop
+        ready, timers, pop = self._ready, self._timers, heappop
         next_ready = ready.popleft
         ended: list[asyncio.Future] = []
         task.add_done_callback(ended.append)
