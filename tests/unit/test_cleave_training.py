@@ -11,6 +11,7 @@ from runners.cleave.capture import full_name, layer_graph
 from runners.planning.transformer_gemms import gemms
 from testbed.cli import cli
 from testbed.cluster import ModelSpec
+from testbed.cluster.published import published
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment, sweep_points
 from testbed.experiment.setup import network_setup
@@ -62,9 +63,10 @@ def test_other_families_of_models(family):
     assert_same_training(train(mixed(3), training, model), model, training)
 
 
-@pytest.mark.parametrize("family", ["gpt", "llama", "opt"])
-def test_the_products_intercepted_are_those_that_are_planned(family):
-    model = replace(MODEL, name=family, layers=2)
+@pytest.mark.parametrize("model", [*(replace(MODEL, name=f, layers=2) for f in ("gpt", "llama", "opt")),
+                                   replace(published("llama-2-70b"), layers=2, sequence=16)],
+                         ids=["gpt", "llama", "opt", "grouped queries"])  # fmt: skip
+def test_the_products_intercepted_are_those_that_are_planned(model):
     found = {}
     for index in range(1, model.layers + 2):
         for product in layer_graph(model, index, 3, 3 * model.sequence).products.values():
