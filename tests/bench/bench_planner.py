@@ -87,8 +87,8 @@ def main() -> None:
     for devices in (100, 1000, 8192):
         planned(devices, 1e15)
     planned(1000, 1e11)
-    planned(1000, 1e10)
-    planned(1000, 1e10, STREAMED)
+    for chunks in (1, 2, 4, 8, 16, STREAMED):
+        planned(1000, 1e10, chunks)
     shared(300, 3e9)
     exact(10_000, 500)
     growth()
