@@ -25,6 +25,7 @@ from testbed.experiment.setup import RunSetup
 from testbed.measurement.host_monitor import memory
 
 USABLE = 0.45  # of the cores: what computes at once must not wait, and the kernel and the monitors need some
+PEAK_USABLE = 0.8  # of the cores, and of the delay line's, for as long as one link is full
 DELAY_LINE_USABLE = 0.5  # of its one core: beyond, packets wait for it
 ENGINE_CORES = 0.06  # for monitors, recording and display, whatever the time dilation
 # Core-seconds that a message takes in all: serialization, sending, receiving, asyncio at both ends, the hand-over to
@@ -46,7 +47,8 @@ TDF_STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)  # and tens of th
 class Demand:
     """What one emulated second of training asks for, on average over a step.
 
-    flops: FLOP/s of all devices together. fastest: FLOP/s of the fastest of them. declared: by the runner
+    flops: FLOP/s of all devices together. fastest: FLOP/s of the fastest of them. peak_packets: a second,
+    of the fastest link while it is full one way. declared: by the runner
     (else: the worst that could be).
     """
 
@@ -54,6 +56,7 @@ class Demand:
     fastest: float
     messages: float
     packets: float
+    peak_packets: float
     workers: int
     memory_bytes: float
     declared: bool
@@ -122,20 +125,24 @@ def demand_of(setup: RunSetup) -> Demand:
     spares = set(plan.data.get("spares") or ())
     working = [d for d in cluster.devices if d.name not in spares] or list(cluster.devices)
     load = plan.data.get("load")
+    server = cluster.server.link
+    out = min(server.uplink_bps, sum(d.link.downlink_bps for d in working))
+    back = min(server.downlink_bps, sum(d.link.uplink_bps for d in working))
+    peak = max(max(min(server.uplink_bps, d.link.downlink_bps), min(server.downlink_bps, d.link.uplink_bps))
+               for d in working)
     declared = isinstance(load, Mapping) and _positive(load.get("step_s"))
     if declared:
         step_s = float(load["step_s"])
         flops, messages, sent = (float(load.get(key) or 0.0) / step_s for key in ("flops", "messages", "bytes"))
     else:
         flops, messages = sum(d.flops for d in working), 0.0
-        server = cluster.server.link
-        up, down = (sum(getattr(d.link, f"{way}link_bps") for d in working) for way in ("up", "down"))
-        sent = (min(server.uplink_bps, down) + min(server.downlink_bps, up)) / 8
+        sent = (out + back) / 8
     stages = plan.data.get("memory_bytes")
     held = sum(float(b) for b in stages.values()) if isinstance(stages, Mapping) else 0.0
     return Demand(
         flops=flops, fastest=max(d.flops for d in working), messages=messages,
-        packets=(1 + ACKS) * sent / GOODPUT_BYTES, workers=len(cluster.devices),
+        packets=(1 + ACKS) * sent / GOODPUT_BYTES, peak_packets=(1 + ACKS) * peak / 8 / GOODPUT_BYTES,
+        workers=len(cluster.devices),
         memory_bytes=ENGINE_BYTES + held + WORKER_BYTES * (len(cluster.devices) + 1), declared=declared,
     )
 
@@ -182,6 +189,10 @@ def compare(demand: Demand, capacity: Capacity, tdf: float) -> Preflight:
         f"{demand.packets:,.0f} packets a second keep the delay line's process busy for "
         f"{demand.packets * capacity.packet.delay_line_s:.2f} s":
             demand.packets * capacity.packet.delay_line_s / DELAY_LINE_USABLE,
+        f"{demand.peak_packets:,.0f} packets a second, while the fastest link is full, need "
+        f"{demand.peak_packets * capacity.packet.machine_s:.2f} of {len(capacity.core_flops)} cores":
+            demand.peak_packets * max(capacity.packet.machine_s / len(capacity.core_flops),
+                                      capacity.packet.delay_line_s) / PEAK_USABLE,
     }
     problems = [f"{text}: time dilation {round_up(need):g}" for text, need in needs.items() if need > tdf]
     if demand.memory_bytes > capacity.memory_bytes:

@@ -11,7 +11,7 @@ from testbed.experiment.preflight import TDF_STEPS, Capacity, Demand, compare, d
 from testbed.experiment.setup import run_setup
 
 MACHINE = Capacity((10e9, 10e9), PacketCost(50e-6, 20e-6), 8e9)
-LIGHT = Demand(flops=1e9, fastest=1e9, messages=10, packets=100, workers=4, memory_bytes=1e9, declared=True)
+LIGHT = Demand(flops=1e9, fastest=1e9, messages=10, packets=100, peak_packets=1000, workers=4, memory_bytes=1e9, declared=True)
 
 
 def test_a_light_experiment_fits():
@@ -26,6 +26,7 @@ def test_a_light_experiment_fits():
         ({"flops": 100e9}, "core-seconds"),
         ({"fastest": 25e9}, "fastest device computes 25 GFLOP/s, a core 10 GFLOP/s"),
         ({"packets": 60_000}, "delay line"),
+        ({"peak_packets": 200_000}, "while the fastest link is full"),
         ({"messages": 5000}, "core-seconds"),
     ],
 )
