@@ -27,10 +27,11 @@ from testbed.cli.options import json_option, seed_option, set_option
 @click.pass_context
 def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[str, ...], seed: int | None,
              repeat: int, out: Path, runs: Path, tdf: str, check: bool, as_json: bool) -> None:
-    """Run EXPERIMENTs in both engines; report the simulation's errors in step time, traffic and recovery time.
+    """Run EXPERIMENTs in both engines; report the simulation's errors in step time, traffic and recovery.
 
     Writes validation.md, .csv, .json and a scatter plot (.png, .svg). Asked for, over the experiments whose
-    emulation was VALID: step time within 10 % at the median and 20 % at the 90 % quantile, recovery within 25 %.
+    emulation was VALID: step time within 10 % at the median and 20 % at the 90 % quantile, the time
+    from a loss until training is back within 25 %.
 
     \b
     Examples:

@@ -24,10 +24,12 @@ from testbed.report.compare import Interval, interval
 from testbed.report.compare_figures import METRICS, RunFigures, run_figures
 from testbed.report.text import DASH
 
-COMPARED = ("step_time_s", "device_down_bytes", "device_up_bytes", "server_egress_bytes", "recovery_s", "detection_s")
-# What a simulation is asked for: largest median, 90 % quantile and maximum of the absolute errors; None: not asked
+COMPARED = ("step_time_s", "device_down_bytes", "device_up_bytes", "server_egress_bytes", "outage_s", "detection_s",
+            "recovery_s")
+# What a simulation is asked for: largest median, 90 % quantile and maximum of the absolute errors; None: not asked.
+# Recovery after detection alone is shown, not judged: for Cleave it is tens of milliseconds, whatever was under way.
 LIMITS: dict[str, tuple[float | None, float | None, float | None]] = {
-    "step_time_s": (0.10, 0.20, None), "recovery_s": (None, None, 0.25),
+    "step_time_s": (0.10, 0.20, None), "outage_s": (None, None, 0.25),
 }  # fmt: skip
 
 
@@ -97,7 +99,7 @@ def case_of(name: str, emulated: Sequence[str | Path], simulated: Sequence[str |
 
 def _problems(real: list[RunFigures], virtual: list[RunFigures]) -> list[str]:
     problems = [f"{f.engine} run {f.status}" for f in (*real, *virtual) if f.status != "complete"]
-    for m in ("step_time_s", "recovery_s"):
+    for m in ("step_time_s", "outage_s"):
         known = [any(f.metrics[m] is not None for f in runs) for runs in (real, virtual)]
         if known[0] != known[1]:
             problems.append(f"{METRICS[m].title.lower()} in the {'emulation' if known[0] else 'simulation'} alone")
@@ -152,8 +154,8 @@ def _traffic_error(case: Case) -> float | None:
     return max(errors, key=abs, default=None)
 
 
-CASE_HEAD = ("Case", "Step time: simulated / emulated", "Error", "Traffic", "Recovery: simulated / emulated", "Error",
-             "Emulation")
+CASE_HEAD = ("Case", "Step time: simulated / emulated", "Error", "Traffic", "Loss to recovery: simulated / emulated",
+             "Error", "Emulation")
 SUMMARY_HEAD = ("Error of", "Cases", "Median", "90 % quantile", "Largest", "Bias", "Asked", "Met")
 
 
@@ -161,7 +163,7 @@ def case_rows(v: Validation) -> list[list[str]]:
     """As CASE_HEAD."""
     return [
         [c.name, _pair(c, "step_time_s"), _error(c.errors.get("step_time_s")), _error(_traffic_error(c)),
-         _pair(c, "recovery_s"), _error(c.errors.get("recovery_s")),
+         _pair(c, "outage_s"), _error(c.errors.get("outage_s")),
          "; ".join([", ".join(sorted(set(c.verdicts))), *c.problems])]
         for c in v.cases
     ]  # fmt: skip

@@ -62,6 +62,8 @@ METRICS: dict[str, Metric] = {
     "recovery_s": Metric("Recovery", "s", text.seconds, "failures",
                          "from detection to the moment at which training is back where it was; mean of a run's losses"),
     "detection_s": Metric("Detection", "s", text.seconds, "failures", "from the last sign of life to detection"),
+    "outage_s": Metric("Loss to recovery", "s", text.seconds, "failures",
+                       "detection and recovery together: from the last sign of life to training being back"),
     "recovery_extra_s": Metric("Cost of a loss", "s", text.seconds, "failures",
                                "what the interrupted step took beyond the median step, detection included"),
     "energy_j": Metric("Energy", "J", _joules, "energy",
@@ -105,6 +107,7 @@ def run_figures(run_dir: str | Path | RunFolder, *, g_co2_per_kwh: float = WORLD
         **_traffic(s, len(names) or s.devices),
         "recovery_s": _mean(s.recovery_s),
         "detection_s": _mean(s.detection_s),
+        "outage_s": _sum(_mean(s.detection_s), _mean(s.recovery_s)),
         "recovery_extra_s": _mean(s.recovery_extra_s),
         "energy_j": energy,
         "co2_g": None if energy is None else energy / 3.6e6 * g_co2_per_kwh,
@@ -112,6 +115,10 @@ def run_figures(run_dir: str | Path | RunFolder, *, g_co2_per_kwh: float = WORLD
     experiment = run.manifest.get("experiment")
     return RunFigures(s.path, s.name, s.engine, s.runner, len(names) or s.devices, s.verdict, s.status,
                       experiment if isinstance(experiment, dict) else {}, metrics, len(power))
+
+
+def _sum(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
 
 
 def _traffic(s: RunSummary, devices: int) -> dict[str, float | None]:

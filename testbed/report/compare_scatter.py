@@ -16,7 +16,7 @@ from testbed.report.pngs import STYLE, log_ticks
 
 _MARKS = ("o", "s", "^", "D", "v", "P")
 _COLOURS = ("#1f6fb4", "#b5651d", "#1b9e77", "#7b3fa0", "#c79a00", "#6b7280")
-PANELS = {"step_time_s": ("step time [s]", 0.10), "recovery_s": ("recovery time [s]", 0.25)}  # and the band drawn
+PANELS = {"step_time_s": ("step time [s]", 0.10), "outage_s": ("loss to recovery [s]", 0.25)}  # and the band drawn
 
 
 def scatter(v: Validation) -> Figure:
