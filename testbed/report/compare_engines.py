@@ -94,7 +94,7 @@ def case_of(name: str, emulated: Sequence[str | Path], simulated: Sequence[str |
             errors[m] = predicted / measured - 1
     first = (real or virtual)[0]
     return Case(name, first.runner, first.devices, *means, errors, [f.verdict for f in real],
-                _problems(real, virtual), [f.path for f in (*real, *virtual)])
+                _problems(real, virtual), [Path(f.path).name for f in (*real, *virtual)])
 
 
 def _problems(real: list[RunFigures], virtual: list[RunFigures]) -> list[str]:
