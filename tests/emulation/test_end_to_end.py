@@ -205,7 +205,7 @@ def test_shell_has_the_shaped_network():
 @measured
 def test_log_of_a_real_household(tmp_path):
     done = testbed("run", "smoke", "--out", str(tmp_path), "--set", f"links={{trace: {HOUSEHOLD}}}",
-                   *sets("time_scale=600", "training.steps=10"))
+                   *sets("time_scale=600", "training.steps=5"))
     assert done.returncode == 0, done.stdout + done.stderr
     folder = run_dir(tmp_path)
     events = pd.read_parquet(folder / "events.parquet")

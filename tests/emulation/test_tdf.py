@@ -72,7 +72,7 @@ def test_too_heavy_is_invalid_and_valid_at_the_time_dilation_that_is_proposed(tm
 
 def test_step_times_do_not_depend_on_the_time_dilation(tmp_path):
     """Emulated step times at TDF 1 and 4 within 5 %: medians of steps that wait for links and for computation."""
-    settings = ("probes.enabled=false", "training.steps=6", "links={download: 10 Mbit/s, upload: 4 Mbit/s, rtt: 30 ms}")
+    settings = ("probes.enabled=false", "training.steps=5", "links={download: 10 Mbit/s, upload: 4 Mbit/s, rtt: 30 ms}")
     options = [word for item in settings for word in ("--set", item)]
     errors = []
     for attempt in range(ATTEMPTS):
