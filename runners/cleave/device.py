@@ -74,11 +74,12 @@ class DeviceWorker:
     def _multiply(self, meta: dict[str, Any], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """In the compute thread."""
         parts = self._codec.parts
-        left = self._operand(meta["a"], tensors[:parts])
-        right = self._operand(meta["b"], tensors[-parts:])
+        a, b = meta["a"], meta["b"]
+        left, right = self._stored(a, tensors[:parts]), self._stored(b, tensors[-parts:])
         if left.is_meta:
-            return self._codec.encode(hollow((*left.shape[:-1], right.shape[-1])))
-        product = left @ right
+            rows, columns = _shape(left, a), _shape(right, b)
+            return self._codec.encode(hollow((*rows[:-2], rows[-1 - (not a[2])], columns[-2 + (not b[2])])))
+        product = _read(left, a) @ _read(right, b)
         if "e" not in meta:
             return self._codec.encode(product)
         # error feedback (Seide et al. 2014; Karimireddy et al. 2019): what rounding takes is added the next time
@@ -90,19 +91,30 @@ class DeviceWorker:
         self._residuals[block] = product - self._codec.decode(encoded)
         return encoded
 
-    def _operand(self, spec: list[int], tensors: list[torch.Tensor]) -> torch.Tensor:
-        have, keep, turned = spec[:3]
-        if have:
-            value = self._kept[have]
-            if len(spec) > 3:
-                b0, b1, r0, r1, c0, c1 = spec[3:]
-                flat = value.dim() == 2
-                if value.is_meta:
-                    value = hollow((r1 - r0, c1 - c0) if flat else (b1 - b0, r1 - r0, c1 - c0))
-                else:
-                    value = value[r0:r1, c0:c1] if flat else value[b0:b1, r0:r1, c0:c1]
-        else:
-            value = self._codec.decode(tensors)
-            if keep:
-                self._kept[keep] = value
-        return value.mT if turned else value
+    def _stored(self, spec: list[int], tensors: list[torch.Tensor]) -> torch.Tensor:
+        """The tensor that the operand is, or is a part of."""
+        if spec[0]:
+            return self._kept[spec[0]]
+        value = self._codec.decode(tensors)
+        if spec[1]:
+            self._kept[spec[1]] = value
+        return value
+
+
+# An operand's spec: [id if the device has it, id to keep it under, transposed, which part of what it has].
+
+
+def _read(value: torch.Tensor, spec: list[int]) -> torch.Tensor:
+    if len(spec) > 3:
+        b0, b1, r0, r1, c0, c1 = spec[3:]
+        value = value[r0:r1, c0:c1] if value.dim() == 2 else value[b0:b1, r0:r1, c0:c1]
+    return value.mT if spec[2] else value
+
+
+def _shape(value: torch.Tensor, spec: list[int]) -> tuple[int, ...]:
+    """As stored, of the part that the operand is."""
+    shape = value.shape
+    if len(spec) > 3:
+        b0, b1, r0, r1, c0, c1 = spec[3:]
+        return (r1 - r0, c1 - c0) if len(shape) == 2 else (b1 - b0, r1 - r0, c1 - c0)
+    return shape

@@ -58,16 +58,42 @@ class View:
         """Whether the region has all rows and columns of its products."""
         return region[2:] == (0, self.rows, 0, self.columns)
 
+    @property
+    def layout(self) -> tuple[int, int, bool, bool]:
+        """All that regions depend on."""
+        return self.rows, self.columns, self.flat, self.transposed
+
+
+def count(region: Region) -> int:
+    """Elements in it."""
+    b0, b1, r0, r1, c0, c1 = region
+    return (b1 - b0) * (r1 - r0) * (c1 - c0)
+
+
+class Extent:
+    """What a block needs of A and B, and what it gives. Layers repeat, so it is made once for each piece of a plan."""
+
+    __slots__ = ("a", "a_elements", "b", "b_elements", "elements", "flops", "shape")
+
+    def __init__(self, block: Block, a: View, b: View, k: int):
+        self.a = a.region(block.batch0, block.batch1, (block.row0, block.row1), None)
+        self.b = b.region(block.batch0, block.batch1, None, (block.col0, block.col1))
+        rows, columns, products = block.rows, block.columns, block.products
+        self.a_elements, self.b_elements = count(self.a), count(self.b)
+        self.shape = (rows, columns) if a.flat else (products, rows, columns)  # of its result
+        self.elements = products * rows * columns
+        self.flops = 2.0 * self.elements * k
+
 
 class Task:
     """One block on one device. `parent`: the task that it replaces in part; `children`: those that replace it."""
 
     __slots__ = (
-        "block", "children", "deadline_s", "device", "done", "down_bytes", "down_from_s", "elements", "expected_s",
-        "flops", "generation", "id", "job", "parent", "resident_bytes", "sent_s", "shape", "tries", "up_bytes",
+        "block", "children", "deadline_s", "device", "done", "down_bytes", "down_from_s", "expected_s", "extent",
+        "flops", "generation", "id", "job", "parent", "resident_bytes", "sent_s", "tries", "up_bytes",
     )  # fmt: skip
 
-    def __init__(self, job: Job, block: Block, parent: Task | None = None):
+    def __init__(self, job: Job, block: Block, parent: Task | None = None, extent: Extent | None = None):
         self.id, self.job, self.block, self.device, self.parent = 0, job, block, block.device, parent
         self.children: list[Task] = []
         self.done = False
@@ -76,20 +102,11 @@ class Task:
         self.sent_s = self.down_from_s = self.expected_s = 0.0
         self.deadline_s = math.inf
         self.down_bytes = self.up_bytes = 0
-        k, rows, columns, products = job.product.gemm.k, block.rows, block.columns, block.products
-        self.shape = (rows, columns) if job.a.flat else (products, rows, columns)  # of its result
-        self.elements = products * rows * columns
-        self.flops = 2.0 * self.elements * k
+        if extent is None:
+            extent = Extent(block, job.a, job.b, job.product.gemm.k)
+        self.extent, self.flops = extent, extent.flops
         # at the device, as the planner counts it
-        self.resident_bytes = job.resident_bytes * (products * k * (rows + columns) + self.elements)
-
-    def operands(self) -> tuple[Region, Region]:
-        """What of A and of B it needs."""
-        b = self.block
-        return (
-            self.job.a.region(b.batch0, b.batch1, (b.row0, b.row1), None),
-            self.job.b.region(b.batch0, b.batch1, None, (b.col0, b.col1)),
-        )
+        self.resident_bytes = job.resident_bytes * (extent.a_elements + extent.b_elements + extent.elements)
 
     @property
     def satisfied(self) -> bool:
@@ -167,8 +184,7 @@ class Job:
             # a second device says the same: training itself has diverged
             return None if task.tries else "values that are not finite"
         if self.check_rounds:
-            a, b = task.operands()
-            left, right = self.a.cut(a), self.b.cut(b)
+            left, right = self.a.cut(task.extent.a), self.b.cut(task.extent.b)
             left = left.mT if self.a.transposed else left
             right = right.mT if self.b.transposed else right
             if not agrees(left, right, part.view(*left.shape[:-1], right.shape[-1]), self.check_rounds, self.rounding):

@@ -99,6 +99,11 @@ class Peer:
             return True
         return len(self.tasks) < (WINDOW_LATER if later else WINDOW) and self.used_bytes + nbytes <= self.memory_bytes
 
+    def cramped(self, nbytes: int) -> bool:
+        """Whether nothing but what it keeps is in the way of a task of that size."""
+        fits = self.memory_bytes - self.resident_bytes - nbytes
+        return 0 <= fits < self.held.bytes and len(self.tasks) < WINDOW_LATER
+
     def lets_go(self, nbytes: int, task: int | None = None) -> None:
         """It will drop so much: by the answer to that task, or to the last one that is under way."""
         if task is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from runners.cleave.job import Extent, View
 from runners.cleave.options import CleaveOptions
 from runners.cleave.precision import Codec
 from runners.planning.gemm import Block, Gemm, GemmPlan, Pool, Rates, plan_on
@@ -28,6 +29,15 @@ class Planned:
 
     plan: GemmPlan
     pieces: tuple[Block, ...]
+    _extents: dict[tuple, list[Extent]] = field(default_factory=dict, compare=False, repr=False)
+
+    def extents(self, a: View, b: View, k: int) -> list[Extent]:
+        """Of each piece, with operands stored like these."""
+        key = a.layout, b.layout, k
+        found = self._extents.get(key)
+        if found is None:
+            found = self._extents[key] = [Extent(block, a, b, k) for block in self.pieces]
+        return found
 
 
 class Plans:

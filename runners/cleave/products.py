@@ -175,8 +175,9 @@ class Products:
         planned = self._plans.of(job.product.gemm)
         job.plan = planned.plan
         job.open = len(planned.pieces)
-        for block in planned.pieces:
-            self._queue(Task(job, block))
+        extents = planned.extents(job.a, job.b, job.product.gemm.k)
+        for block, extent in zip(planned.pieces, extents):
+            self._queue(Task(job, block, None, extent))
         self._wake.set()
 
     def _queue(self, task: Task) -> None:
@@ -231,10 +232,8 @@ class Products:
         self._wake.set()
 
     def _compute_here(self, task: Task) -> None:
-        a, b = task.operands()
-
         async def run() -> None:
-            left, right = task.job.a.cut(a), task.job.b.cut(b)
+            left, right = task.job.a.cut(task.extent.a), task.job.b.cut(task.extent.b)
             fn = _product_of(left, task.job.a.transposed, right, task.job.b.transposed)
             self._accept(task, await self._node.compute(fn, flops=task.flops, label=task.job.name))
 
@@ -267,7 +266,8 @@ class Products:
                         self._tasks[item.id] = item
                         await self._sender.task(peer, item)
                     else:
-                        await self._sender.make_room(peer, item)
+                        if peer.cramped(item.resident_bytes):
+                            await self._sender.make_room(peer, item)
                         break
 
     # -- results -----------------------------------------------------------------------
@@ -325,7 +325,7 @@ class Products:
 
     def _shaped(self, task: Task, tensors: list[torch.Tensor]) -> torch.Tensor | None:
         """The block, or None when the tensors can't be it."""
-        if not tensors or tensors[0].shape != task.shape:
+        if not tensors or tensors[0].shape != task.extent.shape:
             return None
         if tensors[0].is_meta:
             return tensors[0]

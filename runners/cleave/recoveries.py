@@ -42,7 +42,7 @@ class Recoveries:
 
     def settle(self) -> None:
         """Record the losses whose blocks are all done. Cheap when there is none."""
-        if self.nobody:
+        if self.nobody or not self._losses:
             return
         for loss in [loss for loss in self._losses if all(task.satisfied for task in loss.tasks)]:
             self._losses.remove(loss)

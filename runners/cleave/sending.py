@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from runners.cleave.deadlines import Deadlines
-from runners.cleave.job import Region, Task, View
+from runners.cleave.job import Region, Task, View, count
 from runners.cleave.options import CleaveOptions
-from runners.cleave.peers import WINDOW_LATER, Peer, Prefetch
+from runners.cleave.peers import Peer, Prefetch
 from runners.cleave.precision import Codec
 from runners.costs import FLOAT
 from testbed.cluster import Cluster
@@ -64,19 +64,18 @@ class Sender:
 
     async def task(self, peer: Peer, task: Task) -> None:
         """Send a task with what the device lacks. It is among the peer's `tasks` from the first, if only by its id."""
-        job, block = task.job, task.block
+        job, block, extent = task.job, task.block, task.extent
         task.device, task.generation, task.sent_s = peer.name, peer.generation, self._node.now()
         peer.tasks[task.id] = task
         if len(peer.tasks) == 1 and peer.used_bytes + peer.stale_bytes + task.resident_bytes > peer.memory_bytes:
             # it is idle: it drops that before the task's operands are there
             drop = peer.held.shrink(peer.memory_bytes - task.resident_bytes)
             await self._message(peer, [], _Parcel(drop), {})
-        a, b = task.operands()
         parcel = _Parcel([])
         gemm = job.product.gemm
         kept = peer.held.bytes
-        left = self._operand(peer, task, job.a, a, parcel, shared=block.columns < gemm.n)
-        right = self._operand(peer, task, job.b, b, parcel, shared=block.rows < gemm.m)
+        left = self._operand(peer, task, job.a, extent.a, extent.a_elements, parcel, block.col1 - block.col0 < gemm.n)
+        right = self._operand(peer, task, job.b, extent.b, extent.b_elements, parcel, block.row1 - block.row0 < gemm.m)
         if parcel.drop:
             peer.lets_go(kept + parcel.kept - peer.held.bytes, task.id)
         tensors = parcel.tensors
@@ -85,29 +84,33 @@ class Sender:
             tensors = await self._encoded(tensors)
             if task.id not in peer.tasks:
                 return  # the peer was lost meanwhile
-        task.up_bytes = self._codec.nbytes(task.elements)
+        task.up_bytes = self._codec.nbytes(extent.elements)
         self._expect(peer, task, parcel.nbytes)
         meta: dict[str, Any] = {"i": task.id, "a": left, "b": right, "f": task.flops}
         if self._feedback and job.product.swapped:  # a weight's gradient
             meta["e"] = [job.name, block.row0, block.row1, block.col0, block.col1]
-        await self._message(peer, tensors, parcel, meta)
+        self._address(peer, parcel, meta)
+        try:
+            await self._node.send(peer.name, TASK, tensors, **meta)
+        except PeerLost:
+            pass  # the membership tells, and what was under way is given to others then
 
     async def ahead(self, peer: Peer, ahead: Prefetch) -> None:
         """Send a part of a weight, if the device has room for it and lacks it."""
         view, region = ahead.view, ahead.region
         if peer.held.find(view.key, region) is not None:
             return
-        count = _count(region)
-        if peer.used_bytes + peer.stale_bytes + self._codec.resident_bytes * count > peer.memory_bytes:
+        elements = count(region)
+        if peer.used_bytes + peer.stale_bytes + self._codec.resident_bytes * elements > peer.memory_bytes:
             return
         kept = peer.held.bytes
-        number, drop = peer.held.add(view.key, region, FLOAT * count)
+        number, drop = peer.held.add(view.key, region, FLOAT * elements)
         if not number:
             return
-        peer.lets_go(kept + FLOAT * count - peer.held.bytes)
+        peer.lets_go(kept + FLOAT * elements - peer.held.bytes)
         parcel = _Parcel(drop)
         tensors = [view.cut(region)]
-        parcel.nbytes = self._codec.nbytes(count)
+        parcel.nbytes = self._codec.nbytes(elements)
         now = self._node.now()
         peer.down_free_s = max(now, peer.down_free_s) + 8 * parcel.nbytes / peer.rates.downlink_bps
         peer.unasked_bytes += parcel.nbytes
@@ -118,13 +121,11 @@ class Sender:
         await self._message(peer, tensors, parcel, {"s": number})
 
     async def make_room(self, peer: Peer, task: Task) -> None:
-        """Have the device drop what it keeps where nothing else is in a waiting task's way."""
-        fits = peer.memory_bytes - peer.resident_bytes - task.resident_bytes
-        if 0 <= fits < peer.held.bytes and len(peer.tasks) < WINDOW_LATER:
-            kept = peer.held.bytes
-            drop = peer.held.shrink(fits)
-            peer.lets_go(kept - peer.held.bytes)
-            await self._message(peer, [], _Parcel(drop), {})
+        """Have a `cramped` device drop what it keeps, as far as it is in a waiting task's way."""
+        kept = peer.held.bytes
+        drop = peer.held.shrink(peer.memory_bytes - peer.resident_bytes - task.resident_bytes)
+        peer.lets_go(kept - peer.held.bytes)
+        await self._message(peer, [], _Parcel(drop), {})
 
     def _expect(self, peer: Peer, task: Task, nbytes: int) -> None:
         """Set when a task's result should be here, and when it counts as overdue."""
@@ -138,15 +139,14 @@ class Sender:
         task.deadline_s = now + max(self._options.straggler * wait, wait + OVERDUE_S)
         self._deadlines.add(task)
 
-    def _operand(self, peer: Peer, task: Task, view: View, region: Region, parcel: _Parcel, *,
+    def _operand(self, peer: Peer, task: Task, view: View, region: Region, elements: int, parcel: _Parcel,
                  shared: bool) -> list[int]:  # fmt: skip
         """How the device comes to an operand: [id if it has it, id to keep it under, transposed, which part of it]."""
-        count = _count(region)
-        nbytes = self._codec.nbytes(count)
+        nbytes = self._codec.nbytes(elements)
         found = peer.held.find(view.key, region)
         if found is not None:
             number, held = found
-            task.resident_bytes -= FLOAT * count  # it is among what the device keeps
+            task.resident_bytes -= FLOAT * elements  # it is among what the device keeps
             self.traffic.saved_bytes += nbytes
             if held == region:
                 return [number, 0, view.turned]
@@ -158,11 +158,11 @@ class Sender:
         keep = 0
         # other pieces of the block need it; or later products of the step, and nothing but the whole of it helps them
         if shared or (view.uses > 1 and view.whole(region)):
-            keep, dropped = peer.held.add(view.key, region, FLOAT * count)
+            keep, dropped = peer.held.add(view.key, region, FLOAT * elements)
             parcel.drop += dropped
             if keep:
-                parcel.kept += FLOAT * count
-                task.resident_bytes -= FLOAT * count
+                parcel.kept += FLOAT * elements
+                task.resident_bytes -= FLOAT * elements
         return [0, keep, view.turned]
 
     async def _encoded(self, pieces: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -171,6 +171,14 @@ class Sender:
         return await self._node.compute(lambda: [e for t in pieces for e in encode(t)], flops=flops, label="encode")
 
     async def _message(self, peer: Peer, tensors: list[torch.Tensor], parcel: _Parcel, meta: dict[str, Any]) -> None:
+        self._address(peer, parcel, meta)
+        try:
+            await self._node.send(peer.name, TASK, tensors, **meta)
+        except PeerLost:
+            pass  # the membership tells, and what was under way is given to others then
+
+    def _address(self, peer: Peer, parcel: _Parcel, meta: dict[str, Any]) -> None:
+        """What is left to say in a message to that peer, and the books on it."""
         if peer.clear:
             peer.clear = False
             peer.stale_bytes = 0
@@ -180,12 +188,3 @@ class Sender:
         traffic = self.traffic
         traffic.messages += 1
         traffic.down_bytes[peer.name] = traffic.down_bytes.get(peer.name, 0) + parcel.nbytes
-        try:
-            await self._node.send(peer.name, TASK, tensors, **meta)
-        except PeerLost:
-            pass  # the membership tells, and what was under way is given to others then
-
-
-def _count(region: Region) -> int:
-    b0, b1, r0, r1, c0, c1 = region
-    return (b1 - b0) * (r1 - r0) * (c1 - c0)

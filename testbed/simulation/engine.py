@@ -95,7 +95,7 @@ class Simulation:
         self.detailed = self._details_left > 0
         self._traffic = Traffic(self)
         self._failure: asyncio.Future = self.loop.create_future()
-        self._stack = ""
+        self._described: dict[tuple[torch.Size, torch.dtype], tuple[tuple[str, list[int]], int]] = {}
         self._ended = False
 
     # -- running -----------------------------------------------------------------------
@@ -222,12 +222,18 @@ class Simulation:
 
     def copies(self, tensors: Sequence[torch.Tensor]) -> tuple[list, list[torch.Tensor], list[int]]:
         """(described, what the receiver gets, bytes of each): the sender may change its own tensors meanwhile."""
-        described, copies, sizes = wire.describe(tensors), [], []
-        hollow = self.tensors == "meta"  # without data nothing can change but what hangs on the object
+        if self.tensors != "meta":
+            copies = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
+            return wire.describe(tensors), copies, [t.nbytes for t in copies]
+        described, copies, sizes = [], [], []  # without data nothing can change but what hangs on the object
         for t in tensors:
-            copy = t.detach()
-            copies.append(copy if hollow else copy.clone(memory_format=torch.contiguous_format))
-            sizes.append(copy.nbytes)
+            known = self._described.get((t.shape, t.dtype)) if type(t) is torch.Tensor else None
+            if known is None:
+                known = wire.describe([t])[0], t.nbytes
+                self._described[t.shape, t.dtype] = known
+            described.append(known[0])
+            copies.append(t.detach())
+            sizes.append(known[1])
         return described, copies, sizes
 
     def run_part(self, node: SimulatedNode, part: Any) -> asyncio.Task:
@@ -270,7 +276,7 @@ def _rare_garbage_collection() -> Iterator[None]:
     all the rest."""
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 1000)
+    gc.set_threshold(1_000_000, 50, 1000)
     try:
         yield
     finally:
