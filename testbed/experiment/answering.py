@@ -108,7 +108,8 @@ def _cost(point: Point) -> float:
     devices = float(point.settings.get("devices.count") or 64)
     model = PUBLISHED.get(str(point.settings.get("model.name", "")).lower())
     layers = point.settings.get("model.layers") or (model.layers if model else 24)
-    return devices * layers * (3 if point.loses else 1) * (5 if point.strategy == "cleave" else 1)
+    times = (3 if point.loses else 20 if point.churn_h else 1) * (5 if point.strategy == "cleave" else 1)
+    return devices * layers * times
 
 
 def answer(base: Path, point: Point, out: Path) -> Answer:

@@ -18,7 +18,7 @@ from testbed.cluster.model import SERVER
 from testbed.emulation.link_model import FRAME_BYTES, one_way_loss
 from testbed.measurement.light_traffic import FlowSpec, echo_rtts, open_flows, saturate
 
-MACHINE_BPS = 250e6  # how much is sent at once; more could measure the machine instead of the link
+MACHINE_BPS = 100e6  # how much is sent at once; more could measure the machine instead of the link
 # Homes that stay below this, x the expected rate, are measured again with less traffic beside theirs: was it
 # their link, or the machine? What was measured alone is final, and nothing at all is no question of load.
 RETRY_BELOW = 0.98
