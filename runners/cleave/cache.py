@@ -55,7 +55,11 @@ class Held:
         dropped = []
         while self.bytes > nbytes and self._entries:
             number, (key, _, size) = self._entries.popitem(last=False)
-            self._by_key[key].remove(number)
+            numbers = self._by_key[key]
+            if len(numbers) > 1:
+                numbers.remove(number)
+            else:  # every layer has keys of its own
+                del self._by_key[key]
             self.bytes -= size
             dropped.append(number)
         return dropped

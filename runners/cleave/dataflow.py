@@ -156,6 +156,8 @@ class LayerRun:
     def _work(self, jobs: list[Job], order: list[int]) -> list[Job]:
         """In the compute thread. Jobs with wrong results; the rest is done only when there are none."""
         if self._hollow:
+            for job in jobs:
+                job.parts = []  # they refer to the job: a cycle
             for i in [job.product.node for job in jobs] + order:
                 self._values[i] = self._graph.values[i]
             return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -95,7 +95,7 @@ class Task:
 
     def __init__(self, job: Job, block: Block, parent: Task | None = None, extent: Extent | None = None):
         self.id, self.job, self.block, self.device, self.parent = 0, job, block, block.device, parent
-        self.children: list[Task] = []
+        self.children: Sequence[Task] = ()
         self.done = False
         self.tries = parent.tries if parent is not None else 0
         self.generation = 0

@@ -50,7 +50,7 @@ class Products:
         self._peers: dict[str, Peer] = {}
         self._plans = Plans(cluster, options, self._codec, self._current)
         self._learned = dict(self._default)  # rates, also of devices that are away
-        self._wake = asyncio.Event()
+        self._paused: asyncio.Future | None = None  # what the dispatcher waits for when it has nothing to do
         self._runnable: dict[str, Peer] = {}
         self._tasks: dict[int, Task] = {}  # under way, by id
         self._deadlines = Deadlines(node, self._tasks, self._overdue)
@@ -178,7 +178,7 @@ class Products:
         extents = planned.extents(job.a, job.b, job.product.gemm.k)
         for block, extent in zip(planned.pieces, extents):
             self._queue(Task(job, block, None, extent))
-        self._wake.set()
+        self._go_on()
 
     def _queue(self, task: Task) -> None:
         task.device = task.block.device
@@ -205,7 +205,7 @@ class Products:
                     region = view.region(0, 1, None, (block.col0, block.col1))
                     heapq.heappush(peer.waiting, (AHEAD, next(self._order), Prefetch(view, region, name)))
                     self._runnable[peer.name] = peer
-        self._wake.set()
+        self._go_on()
 
     def _reassign(self, tasks: list[Task], avoid: Iterable[str] = ()) -> None:
         """Give the blocks of tasks that can't be waited for to other devices. A task with children stays answerable."""
@@ -229,7 +229,7 @@ class Products:
             for child in task.children:
                 child.tries = task.tries
                 self._queue(child)
-        self._wake.set()
+        self._go_on()
 
     def _compute_here(self, task: Task) -> None:
         async def run() -> None:
@@ -244,10 +244,13 @@ class Products:
 
     # -- sending -----------------------------------------------------------------------
 
+    def _go_on(self) -> None:
+        """There may be something to send."""
+        if self._paused is not None and not self._paused.done():
+            self._paused.set_result(None)
+
     async def _dispatch(self) -> None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
             while self._runnable:
                 _, peer = self._runnable.popitem()
                 waiting = peer.waiting
@@ -269,6 +272,8 @@ class Products:
                         if peer.cramped(item.resident_bytes):
                             await self._sender.make_room(peer, item)
                         break
+            self._paused = asyncio.get_running_loop().create_future()
+            await self._paused
 
     # -- results -----------------------------------------------------------------------
 
@@ -287,7 +292,7 @@ class Products:
         peer.answered(task)
         if peer.waiting:
             self._runnable[name] = peer
-            self._wake.set()
+            self._go_on()
         traffic.up_bytes[name] = traffic.up_bytes.get(name, 0) + task.up_bytes
         now = self._node.now()
         if task.expected_s > 0:  # what the expectation does not know of, such as the server's own work, makes all late
@@ -352,12 +357,9 @@ class Products:
         peer = self._peers.get(task.device)
         if peer is None or task.id not in peer.tasks:
             return
-        usable = self._usable()
-        others = [p for p in usable if p is not peer]
-        as_late = sum(1 for p in others if p.tasks and next(iter(p.tasks.values())).sent_s <= task.sent_s)
-        second = task.parent is not None  # it was taken over once: passing it on and on helps nobody
-        # no one to help, or everyone is as late (the server's link, say): go on waiting
-        if second or not others or 2 * as_late >= len(usable):
+        # it was taken over once: passing it on and on helps nobody; or no one to help, or everyone is as late (the
+        # server's link, say): go on waiting
+        if task.parent is not None or self._is_general(peer, task.sent_s):
             task.deadline_s = self._node.now() + max(OVERDUE_S, 2 * (task.deadline_s - task.sent_s))
             self._deadlines.add(task)
             return
@@ -370,6 +372,17 @@ class Products:
         peer.waiting.clear()
         late = [t for t in peer.tasks.values() if not t.satisfied and not t.children and t.parent is None]
         self._reassign(late + waiting, avoid={peer.name})
+
+    def _is_general(self, peer: Peer, sent_s: float) -> bool:
+        """Whether no device but that one could help, or half of them have not answered what was sent as early."""
+        usable = self._usable()
+        as_late = 0
+        for other in usable:
+            if other is not peer and other.tasks and next(iter(other.tasks.values())).sent_s <= sent_s:
+                as_late += 2
+                if as_late >= len(usable):
+                    return True
+        return usable == [peer] or not usable
 
     # -- membership --------------------------------------------------------------------
 
