@@ -1,5 +1,6 @@
 """Planner and executor count a device's memory alike: what is planned fits when it runs."""
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from runner_checks import cluster, job
 
 from runners.cleave import CleaveRunner
 from runners.cleave.describe import plans_of, products
+from runners.cleave.job import Task
 from runners.cleave.options import parse_options
 from runners.cleave.precision import WIRES, Codec
 from testbed.cluster import LinkState, ModelSpec
@@ -53,3 +55,29 @@ def test_planned_blocks_fit_into_the_devices_that_run_them(wire, chunks):
     peaks = {e["node"]: e["memory_peak_bytes"] for e in events if e["event"] == "totals"}
     if wire == "fp32":  # decoded numbers are not in the simulation's account
         assert max(peaks[d.name] for d in homes.devices) > 0.5 * MEMORY
+
+
+def test_tasks_that_are_done_are_gone_without_the_garbage_collectors_help():
+    """It runs rarely during a simulation, and a step of a large model has half a million tasks."""
+
+    def tasks():
+        return sum(isinstance(o, Task) for o in gc.get_objects())
+
+    training = job(steps=3, batch=4, local="never")
+    homes = small(3)
+    plan = CleaveRunner().plan(homes, MODEL, training)
+    alive = []
+
+    def look(event):
+        if event["event"] == "step":
+            alive.append(tasks())
+
+    gc.collect()
+    gc.disable()
+    try:
+        outcome = Simulation(plan, CleaveRunner, ports(homes), on_event=look).run()
+    finally:
+        gc.enable()
+    assert outcome.status == "complete"
+    assert len(alive) == 3
+    assert alive[2] <= alive[0] < 20, alive
