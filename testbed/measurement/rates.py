@@ -34,28 +34,34 @@ def rate_windows(events: pd.DataFrame, least_s: float = 0.0) -> pd.DataFrame:
     """
     rows = select(events, "throughput")
     rows = rows[rows["seconds"] > 0]
-    parts = []
-    for (node, direction), group in rows.groupby(["node", "direction"], sort=True):
-        window = _join(group["seconds"], least_s)
-        joined = pd.DataFrame(
-            {
-                "start_s": (group["t"] - group["seconds"]).groupby(window).min(),
-                "end_s": group["t"].groupby(window).max(),
-                "bytes": group["bytes"].fillna(0).groupby(window).sum(),
-                "seconds": group["seconds"].groupby(window).sum(),
-                "drops": group["drops"].fillna(0).groupby(window).sum(),
-                "backlog": group["backlog"].fillna(0).groupby(window).max(),
-            }
-        )
-        joined["rate_bps"] = joined["bytes"] * 8 / joined["seconds"]
-        joined["node"], joined["direction"] = node, direction
-        parts.append(joined[list(WINDOW_COLUMNS)])
-    if not parts:
+    if rows.empty:
         return pd.DataFrame({c: pd.Series(dtype=float) for c in WINDOW_COLUMNS})
-    return pd.concat(parts, ignore_index=True)
+    keys = ["node", "direction"]
+    seconds, window = rows["seconds"].to_numpy(), np.zeros(len(rows), dtype=np.int64)
+    for own in rows.groupby(keys).indices.values():
+        window[own] = _join(seconds[own].tolist(), least_s)
+    # all links at once: a simulation has thousands
+    joined = pd.DataFrame(
+        {
+            "node": rows["node"],
+            "direction": rows["direction"],
+            "window": window,
+            "start_s": rows["t"] - rows["seconds"],
+            "end_s": rows["t"],
+            "bytes": rows["bytes"].fillna(0),
+            "seconds": rows["seconds"],
+            "drops": rows["drops"].fillna(0),
+            "backlog": rows["backlog"].fillna(0),
+        }
+    )
+    joined = joined.groupby([*keys, "window"], sort=True, as_index=False).agg(
+        {"start_s": "min", "end_s": "max", "bytes": "sum", "seconds": "sum", "drops": "sum", "backlog": "max"}
+    )
+    joined["rate_bps"] = joined["bytes"] * 8 / joined["seconds"]
+    return joined[list(WINDOW_COLUMNS)]
 
 
-def _join(lengths_s: pd.Series, least_s: float) -> np.ndarray:
+def _join(lengths_s: list[float], least_s: float) -> np.ndarray:
     """Which joined window each window goes to; a short rest at the end joins the one before it."""
     numbers, number, total_s = [], 0, 0.0
     for length_s in lengths_s:
@@ -96,18 +102,18 @@ def links_table(events: pd.DataFrame, end_s: float | None = None) -> pd.DataFram
         end_s = float(events["t"].max()) if len(events) else 0.0
     parts = []
     links = select(events, "link")
-    for node, own in links.groupby("node", sort=True):
-        until = np.append(own["t"].to_numpy()[1:], end_s)
+    if len(links):
+        until = links.groupby("node")["t"].shift(-1).fillna(end_s)
         for field, quantity in SETTINGS.items():
             parts.append(
                 pd.DataFrame(
                     {
-                        "node": node,
+                        "node": links["node"],
                         "source": "set",
                         "quantity": quantity,
-                        "start_s": own["t"].to_numpy(),
+                        "start_s": links["t"],
                         "end_s": until,
-                        "value": own[field].to_numpy(),
+                        "value": links[field],
                     }
                 )
             )
