@@ -115,6 +115,10 @@ def frame(events: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _column(name: str, values: pd.Series) -> pd.Series:
+    if isinstance(values.dtype, pd.StringDtype):  # all of them text or missing: by far the most frequent case
+        texts = values.to_numpy(object)
+        texts[values.isna().to_numpy()] = None
+        return pd.Series(texts, dtype=object)
     if name in NESTED_FIELDS:
         return _objects(None if _missing(v) else v for v in values)
     if name in TEXT_FIELDS:
