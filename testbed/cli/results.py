@@ -16,7 +16,7 @@ import click
 @click.option("--runs", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/results"),
               show_default=True, help="Where the run folders go.")
 @click.option("--workers", type=click.IntRange(1, 64), default=None, help="Default: as many as there are cores.")
-@click.option("--limit", type=click.FloatRange(1), default=600.0, show_default=True,
+@click.option("--limit", type=click.FloatRange(1), default=150.0, show_default=True,
               help="Seconds of CPU time after which a simulation is given up.")
 @click.option("--budget", type=click.FloatRange(0.1), default=28.0, show_default=True,
               help="Minutes after which what is not yet simulated is left out, and named.")
