@@ -26,7 +26,7 @@ def test_homes_are_measured_together_while_they_leave_room_on_the_servers_link()
     server = LinkState(down_bps=1e9, up_bps=100e6, rtt_s=0)
     groups = list(path("down", server).groups({"a": 30e6, "b": 50e6, "c": 1e6, "d": 200e6}))
     assert groups == [["a", "b"], ["c"], ["d"]]
-    assert len(list(path("up", server).groups({"a": 30e6, "b": 50e6, "c": 1e6, "d": 20e6}))) == 1
+    assert len(list(path("up", server).groups({"a": 30e6, "b": 50e6, "c": 1e6, "d": 10e6}))) == 1
 
 
 def test_no_more_is_sent_at_once_than_the_machine_carries():
@@ -35,7 +35,7 @@ def test_no_more_is_sent_at_once_than_the_machine_carries():
 
 
 def test_a_lighter_load_makes_smaller_groups():
-    rates = dict.fromkeys("abcd", 20e6)
+    rates = dict.fromkeys("abcd", 10e6)
     assert len(list(path().groups(rates))) == 1
     assert list(path().groups(rates, load=0.2)) == [["a", "b"], ["c", "d"]]
 
@@ -53,7 +53,7 @@ def measured(monkeypatch, fraction):
     monkeypatch.setattr(probes, "_probe_rates", fake)
     monkeypatch.setattr(probes, "_probe_rtts", lambda *_: [])
     network = SimpleNamespace(hosts={}, topology=topology())
-    states = {h: LinkState(down_bps=50e6, up_bps=1e6, rtt_s=0.01) for h in "abcd"}
+    states = {h: LinkState(down_bps=20e6, up_bps=1e6, rtt_s=0.01) for h in "abcd"}
     results = probes.probe_links(network, states, server=SERVER)
     return groups, {r.home: r.measured / r.set for r in results if r.quantity == "rate_down"}
 
