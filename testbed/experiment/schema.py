@@ -312,7 +312,7 @@ class SimulationSection(Section):
     tensors: Literal["meta", "real"] = Field(
         "meta", description="meta: shapes without data, so no losses; real: training as it is, for small models")
     details: int = Field(
-        100_000, ge=0, description="messages and computations that get events of their own; the others are in the "
+        20_000, ge=0, description="messages and computations that get events of their own; the others are in the "
         "totals only")
 
 
