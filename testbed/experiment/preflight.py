@@ -126,8 +126,6 @@ def demand_of(setup: RunSetup) -> Demand:
     working = [d for d in cluster.devices if d.name not in spares] or list(cluster.devices)
     load = plan.data.get("load")
     server = cluster.server.link
-    out = min(server.uplink_bps, sum(d.link.downlink_bps for d in working))
-    back = min(server.downlink_bps, sum(d.link.uplink_bps for d in working))
     peak = max(max(min(server.uplink_bps, d.link.downlink_bps), min(server.downlink_bps, d.link.uplink_bps))
                for d in working)
     declared = isinstance(load, Mapping) and _positive(load.get("step_s"))
@@ -136,7 +134,8 @@ def demand_of(setup: RunSetup) -> Demand:
         flops, messages, sent = (float(load.get(key) or 0.0) / step_s for key in ("flops", "messages", "bytes"))
     else:
         flops, messages = sum(d.flops for d in working), 0.0
-        sent = (out + back) / 8
+        up, down = (sum(getattr(d.link, f"{way}link_bps") for d in working) for way in ("up", "down"))
+        sent = (min(server.uplink_bps, down) + min(server.downlink_bps, up)) / 8
     stages = plan.data.get("memory_bytes")
     held = sum(float(b) for b in stages.values()) if isinstance(stages, Mapping) else 0.0
     return Demand(

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from testbed.measurement.recorder import write_error
 from testbed.report import colours
 from testbed.report.compare_engines import Case, Validation
-from testbed.report.pngs import STYLE, log_ticks
+from testbed.report.pngs import STYLE
+from testbed.ticks import log_ticks
 
 _MARKS = ("o", "s", "^", "D", "v", "P")
 _COLOURS = ("#1f6fb4", "#b5651d", "#1b9e77", "#7b3fa0", "#c79a00", "#6b7280")

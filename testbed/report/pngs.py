@@ -8,17 +8,16 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.axis import Axis
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from testbed.measurement.recorder import write_error
 from testbed.report import colours, series
 from testbed.report.figures import needs_log
 from testbed.report.gantt import NAMES, Gantt, gantt, label_fits, typical_step
 from testbed.report.run_data import RunData
+from testbed.ticks import log_ticks
 
 STYLE = {
     "font.size": 9,
@@ -33,14 +32,6 @@ STYLE = {
     "legend.fontsize": 8,
     "text.parse_math": False,
 }
-
-
-def log_ticks(axis: Axis, low: float, high: float) -> None:
-    """Plain numbers (STYLE has no mathematical text) at decades; within two decades at 2 and 5 as well."""
-    subs = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def write_pngs(data: RunData, folder: Path) -> list[Path]:

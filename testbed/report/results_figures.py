@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 
 from testbed.measurement.recorder import write_error
 from testbed.report.compare_figures import METRICS
-from testbed.report.pngs import STYLE, log_ticks
+from testbed.report.pngs import STYLE
 from testbed.report.results import Results, Table, drawable, figure_name
+from testbed.ticks import log_ticks
 
 _LOOK = {"cleave": ("#1f6fb4", "o"), "1f1b": ("#b5651d", "s"), "gpipe": ("#e0a458", "v"),
          "parameter-server": ("#1b9e77", "D"), "tensor": ("#7b3fa0", "^"), "gpu": ("#6b7280", "P")}  # fmt: skip

@@ -10,8 +10,9 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.collections import LineCollection
-from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MultipleLocator, NullFormatter
 
+from testbed.ticks import log_ticks, plain
 from testbed.traces import plot_data, summary
 from testbed.traces.availability import Availability
 from testbed.traces.links import LinkTrace
@@ -84,7 +85,7 @@ def _links(traces: Mapping[str, LinkTrace], title: str):
             _log(axes, values * factor)
         elif field == "loss" and values[-1] > 0:
             axes.set_xscale("symlog", linthresh=max(1e-3, float(values[values > 0].min()) * factor))
-            axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+            axes.xaxis.set_major_formatter(FuncFormatter(plain))
             axes.xaxis.set_minor_formatter(NullFormatter())
     panels[0].set_ylabel("share of samples")
     panels[0].set_ylim(0, 1.02)
@@ -127,7 +128,7 @@ def _rate_scale(axes, traces, field) -> None:
     values, _ = plot_data.distribution(traces, field)
     if values[-1] / values[max(0, len(values) // 100)] > 30:
         axes.set_yscale("log")
-        _log_ticks(axes.yaxis, *axes.get_ylim())
+        log_ticks(axes.yaxis, *axes.get_ylim(), decades=4)
     else:
         axes.set_ylim(bottom=0)
 
@@ -147,15 +148,7 @@ def _rates(axes, traces) -> None:
 
 def _log(axes, values) -> None:
     axes.set_xscale("log")
-    _log_ticks(axes.xaxis, values[0], values[-1])
-
-
-def _log_ticks(axis, low: float, high: float) -> None:
-    """Plain numbers at decades; within two decades at 2 and 5 as well."""
-    subs = (1.0, 2.0, 5.0) if high / low < 100 else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=4 if len(subs) == 1 else 12))
-    axis.set_major_formatter(FuncFormatter(_plain))
-    axis.set_minor_formatter(NullFormatter())
+    log_ticks(axes.xaxis, values[0], values[-1], decades=4)
 
 
 def _time_ticks(axes, span: float, unit: plot_data.TimeAxis) -> None:
@@ -163,10 +156,6 @@ def _time_ticks(axes, span: float, unit: plot_data.TimeAxis) -> None:
     if unit.unit == "h":
         step = next((s for s in (1, 2, 4, 6, 12) if span / 3600 / s <= 8), 24)
         axes.xaxis.set_major_locator(MultipleLocator(step))
-
-
-def _plain(value: float, _position) -> str:
-    return f"{value:g}"
 
 
 def _availability(traces: Mapping[str, Availability], title: str):

@@ -81,10 +81,10 @@ class Daemon:
             scheduler = _go_first()
             if own is not None:
                 os.sched_setaffinity(0, [own])
-            if own is not None and isinstance(self._line, CompiledLine):
-                self._line.start_stand_in(others)
-                stack.callback(self._line.close)
-                scheduler += ", with a stand-in"
+                if isinstance(self._line, CompiledLine):
+                    self._line.start_stand_in(others)
+                    stack.callback(self._line.close)
+                    scheduler += ", with a stand-in"
             self._tick()
             send(self._control, Ready(rule, f"{self._line.loop} loop, {scheduler}"))
             self._loop()
