@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,18 @@ class Interrupted(KeyboardInterrupt):
     """A signal asked the run to end: it does so in order and keeps what it measured. The text names the signal."""
 
 
+_libc = ctypes.CDLL(None)
+_libc.signal.restype = ctypes.c_void_p
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _ignore(signum: int) -> None:
+    """Ignore a signal, as what is started from now on does, too, which Ctrl-C reaches as well.
+
+    Not by `signal.signal`: of a signal that comes while Python's own handler becomes SIG_IGN, Python writes a traceback
+    (`ignored due to race condition`). So that one stays, and the kernel alone knows that it is not called any more.
+    """
+    _libc.signal(signum, ctypes.c_void_p(signal.SIG_IGN.value))
 
 
 @contextmanager
@@ -23,9 +35,15 @@ def interruptible(on_signal: Callable[[str], None] = lambda name: None) -> Itera
     Leaving the context restores the handlers.
     """
 
+    came = False
+
     def handler(signum: int, frame: Any) -> None:
+        nonlocal came
+        if came:
+            return
+        came = True
         for s in _SIGNALS:
-            signal.signal(s, signal.SIG_IGN)
+            _ignore(s)
         name = signal.Signals(signum).name
         on_signal(name)
         raise Interrupted(name)

@@ -86,11 +86,13 @@ def test_a_panic_is_an_error_and_leaves_nothing():
 def test_a_panic_during_an_experiment_leaves_nothing(tmp_path):
     """Namespaces, cgroups, netem, workers: all of them were inside."""
     before = subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
-    done = run([*TESTBED, "exec", "smoke", "h1", "--kernel", "uml", "--", "sh", "-c",
-                "ping -c 1 -W 2 server && echo c > /proc/sysrq-trigger; sleep 5"])
-    assert "1 received" in done.stdout, done.stderr
-    assert done.returncode == 1
-    assert "panicked" in done.stderr
+    process = start([*TESTBED, "exec", "smoke", "h1", "--kernel", "uml", "--", "sh", "-c",
+                     "ping -c 1 -W 2 server; read go; echo c > /proc/sysrq-trigger; sleep 5"], stdin=subprocess.PIPE)
+    while "1 received" not in (line := process.stdout.readline()):
+        assert line, process.stderr.read()
+    _, errors = process.communicate("go\n", timeout=60)
+    assert process.returncode == 1
+    assert "panicked" in errors
     assert set(os.listdir("/run/netns") if os.path.isdir("/run/netns") else []) <= set(re.findall(r"^\S+", before, re.M))
 
 

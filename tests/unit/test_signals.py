@@ -1,0 +1,43 @@
+"""Signals that end a run, from a user who can't wait."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HASTY = """
+import os, signal, threading, time
+from testbed.emulation.signals import Interrupted, interruptible
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+me = os.getpid()
+if not (child := os.fork()):
+    while os.getppid() == me:
+        os.kill(me, signal.SIGTERM)
+        os.kill(me, signal.SIGTERM)
+        time.sleep(2e-4)
+    os._exit(0)
+for _ in range(3):  # which the second signal comes to, as long as the first is about to be handled
+    threading.Thread(target=time.sleep, args=(9,), daemon=True).start()
+ended = time.monotonic() + 1
+count = 0
+while time.monotonic() < ended:
+    try:
+        with interruptible():
+            try:
+                time.sleep(5)
+            finally:
+                count += 1
+                assert not os.system("kill -TERM $$")  # what is started now does not heed them either
+    except Interrupted:
+        pass
+os.kill(child, signal.SIGKILL)
+print(count)
+"""
+
+
+def test_signals_that_come_while_the_first_is_handled_neither_end_anything_nor_leave_a_traceback():
+    done = subprocess.run([sys.executable, "-c", HASTY], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert int(done.stdout) > 10
