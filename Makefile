@@ -24,13 +24,14 @@ $(STAMP): requirements.txt pyproject.toml setup.py testbed/emulation/delay/line.
 quickstart: setup
 	$(SUDO) $(VENV)/bin/testbed run experiments/quickstart.yaml
 
-# unit tests side by side; what measures a network needs the machine for itself
+# unit tests side by side, second kernels two at a time; what measures a network needs the machine for itself
 test: setup
 ifdef ARGS
 	$(SUDO) $(PY) -m pytest -q $(ARGS)
 else
 	$(SUDO) env OMP_NUM_THREADS=1 $(PY) -m pytest -q -n auto --dist worksteal tests/unit
-	$(SUDO) $(PY) -m pytest -q tests/emulation tests/kernel
+	$(SUDO) $(PY) -m pytest -q tests/emulation
+	$(SUDO) $(PY) -m pytest -q -n 2 --dist worksteal tests/kernel
 endif
 
 bench: setup
