@@ -26,9 +26,11 @@ RETRY_LOADS = (0.25, 0.05)  # x the limits, one after the other
 RETRY_MAX = 48  # homes, of those too slow: if there are more, it is the machine, and asking all again takes minutes
 SHARE = 0.8  # of a link in common that a group may fill
 GROUP_MAX = 64
+TCP_TDF = 8.0  # beyond this time dilation TCP takes minutes to settle, a few homes at once on the server's slow link
 CONNECT_S = 5.0  # beside four round trips
 ECHOES = 16
 PACKETS_MIN = 60  # in one rate measurement, however slow the link: one packet more or less is no error then
+STAMPED_MIN = 12  # of datagrams without losses: the kernel's stamps tell the first one's time from the last one's
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,13 @@ class _Network(Protocol):
 
 
 def probe_links(network: _Network, expected: Mapping[str, LinkState], *, server: LinkState,
-                seconds: float = 1.0, tdf: float = 1.0) -> list[ProbeResult]:
+                seconds: float = 1.0, tdf: float = 1.0, tcp_tdf: float = TCP_TDF) -> list[ProbeResult]:
     """Measure RTT and rate, in both directions, of every home's link. Blocks; leaves no process and no
     traffic.
 
     The rate is that of a TCP flow in its steady state at the receiver. Where packets are lost at random, TCP
-    is slower than its link, so there it is the rate at which full packets come through, in terms of TCP
-    goodput, the loss taken off.
+    is slower than its link, and at a high time dilation it takes long to settle; so there it is the rate at which
+    full packets come through, in terms of TCP goodput, the loss taken off.
 
     Args:
         network: started; its delay backend too.
@@ -73,11 +75,13 @@ def probe_links(network: _Network, expected: Mapping[str, LinkState], *, server:
         server: the server's link; a home that is faster is expected to reach the server's rate.
         seconds: real length of one rate measurement, after the flows have settled.
         tdf: time dilation factor.
+        tcp_tdf: time dilation beyond which TCP is not waited for.
     """
     results = _probe_rtts(network.hosts, expected, tdf)
     for direction in ("down", "up"):
         links = _Path(network.topology, server, direction, tdf)
         rates = {home: links.expected_bps(home, state) for home, state in expected.items()}
+        rates = dict(sorted(rates.items(), key=lambda item: -item[1]))  # a group takes as long as its slowest
         found: dict[str, ProbeResult] = {}
         for load in (1.0, *RETRY_LOADS):
             if load != 1.0:
@@ -85,7 +89,7 @@ def probe_links(network: _Network, expected: Mapping[str, LinkState], *, server:
                 rates = {home: rates[home] for home in slowest}
             for group in list(links.groups(rates, load)):
                 of_group = {home: rates[home] for home in group}
-                now = _probe_rates(network.hosts, expected, of_group, direction, seconds, tdf)
+                now = _probe_rates(network.hosts, expected, of_group, direction, seconds, tdf, tcp_tdf)
                 found |= now
                 for home in group:
                     if len(group) == 1 or not 0 < now[home].measured < RETRY_BELOW * now[home].set:
@@ -158,18 +162,23 @@ def _chunks(names: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _probe_rates(hosts: Mapping[str, _Host], expected: Mapping[str, LinkState], rates: Mapping[str, float],
-                 direction: str, seconds: float, tdf: float) -> dict[str, ProbeResult]:
+                 direction: str, seconds: float, tdf: float, tcp_tdf: float) -> dict[str, ProbeResult]:
     specs = []
+    real_rtt_s = {home: expected[home].rtt_s * tdf for home in rates}
     for home, rate_bps in rates.items():
         source, sink = (SERVER, home) if direction == "down" else (home, SERVER)
         specs.append(FlowSpec(
             home, hosts[source].netns_path, hosts[sink].netns_path, hosts[sink].ip, rate_bps,
-            datagrams=expected[home].loss > 0))
+            datagrams=expected[home].loss > 0 or tdf > tcp_tdf))
     # Slow start doubles every RTT from ten packets; then the buffer fills.
-    longest_s = max(expected[h].rtt_s for h in rates) * tdf
-    lengths = {h: max(seconds, PACKETS_MIN * FRAME_BYTES * 8 / bps) for h, bps in rates.items()}
+    longest_s = max((real_rtt_s[spec.name] for spec in specs if not spec.datagrams), default=0.0)
+    settle_s = 0.5 + max(12 * longest_s, *real_rtt_s.values())
+    lengths = {}
+    for spec in specs:
+        packets = STAMPED_MIN if spec.datagrams and not expected[spec.name].loss else PACKETS_MIN
+        lengths[spec.name] = max(seconds, packets * FRAME_BYTES * 8 / spec.rate_bps)
     with open_flows(specs, timeout_s=CONNECT_S + 4 * longest_s) as flows:
-        measured = saturate(flows, lengths, settle_s=0.5 + 12 * longest_s)
+        measured = saturate(flows, lengths, settle_s=settle_s)
     return {
         h: ProbeResult(h, f"rate_{direction}", bps * tdf,
                        measured.get(h, 0.0) * tdf / (1 - one_way_loss(expected[h].loss)), lengths[h] / tdf)

@@ -134,7 +134,8 @@ class Throughput:
     def _tcp(self, states: dict[str, LinkState]) -> dict[str, list[Row]]:
         link, rows = self.shaped.topology.server_link, {home: [] for home in states}
         server = LinkState(link.downlink_bps, link.uplink_bps, link.uplink_delay_s + link.downlink_delay_s)
-        for r in probe_links(self.shaped.network, states, seconds=self.effort.seconds, tdf=self.tdf, server=server):
+        for r in probe_links(self.shaped.network, states, seconds=self.effort.seconds, tdf=self.tdf, server=server,
+                             tcp_tdf=math.inf):
             if r.quantity != "rtt":
                 direction = r.quantity.removeprefix("rate_")
                 set_bps = self.promised[r.home][direction].rate_bps * self.tdf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from types import SimpleNamespace
 
@@ -44,7 +45,7 @@ def measured(monkeypatch, fraction):
     """Run probe_links on links that reach fraction(home, group) of the expected: groups, fractions found."""
     groups = []
 
-    def fake(hosts, expected, rates, direction, seconds, tdf):
+    def fake(hosts, expected, rates, direction, seconds, tdf, tcp_tdf):
         if direction == "down":
             groups.append(list(rates))
         return {h: probes.ProbeResult(h, f"rate_{direction}", bps, bps * fraction(h, rates), 1.0)
@@ -122,3 +123,26 @@ def test_a_burst_at_the_start_is_not_a_steady_state(flow):
     assert flow._has_settled(0.299)
     arrivals(flow, *[(i / 900, i) for i in range(300)])
     assert not flow._has_settled(0.299)
+
+
+def test_tcp_is_not_waited_for_where_packets_are_lost_or_time_is_much_dilated(monkeypatch):
+    sent = []
+
+    @contextlib.contextmanager
+    def opened(specs, timeout_s):
+        sent.append(({spec.name: spec.datagrams for spec in specs}, timeout_s))
+        yield []
+
+    settled = []
+    monkeypatch.setattr(probes, "open_flows", opened)
+    monkeypatch.setattr(probes, "saturate", lambda flows, lengths, settle_s: settled.append(settle_s) or {})
+    monkeypatch.setattr(probes, "_probe_rtts", lambda *_: [])
+    host = SimpleNamespace(netns_path="", ip="")
+    network = SimpleNamespace(hosts=dict.fromkeys([*"abc", "server"], host), topology=topology())
+    states = {"a": LinkState(1e6, 1e6, 0.01), "b": LinkState(1e6, 1e6, 0.01, 0.0, 0.01), "c": LinkState(1e6, 1e6, 0.2)}
+    probes.probe_links(network, states, server=SERVER, tdf=10)
+    assert sent[0][0] == {"a": True, "b": True, "c": True}
+    assert settled[0] == pytest.approx(0.5 + 2.0)  # the first packet of c comes after a second
+    probes.probe_links(network, states, server=SERVER, tdf=10, tcp_tdf=float("inf"))
+    assert sent[2][0] == {"a": False, "b": True, "c": False}
+    assert settled[2] == pytest.approx(0.5 + 12 * 2.0)
