@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import math
 import os
 import selectors
 import socket
@@ -18,12 +19,14 @@ from dataclasses import dataclass, field
 
 from testbed.emulation.link_model import GOODPUT_BYTES, MTU
 from testbed.emulation.namespaces import inside
+from testbed.emulation.shaping import BURST_S, UML_BURST_S
 
 _CHUNK = bytes(1 << 16)
 _SO_MAX_PACING_RATE, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _IP_MTU = 47, 32, 33, 35, 14
 _DATA_SEGMENTS_AT = 152  # tcpi_data_segs_in in struct tcp_info
 _UDP_HEADERS = 28  # IPv4 and UDP
 _OVERDRIVE = 1.25  # x the set rate: keeps the bottleneck's buffer filled, whenever a sender is late
+_CATCH_UP = 64  # packets
 _BUFFER_BYTES = 8 << 20  # so that the receiver's window never holds a flow back
 _SLICE_S = 0.15  # a flow has settled once it ran this long at
 _SETTLED = 0.98  # x the set rate
@@ -181,10 +184,15 @@ def _start(flow: Flow, begin: float, settle_s: float) -> float:
 
 
 def _send_due(flow: Flow, elapsed_s: float) -> None:
-    """Datagrams at a steady rate; after a pause only so many as the bottleneck can use to catch up."""
-    due = int(elapsed_s * _OVERDRIVE * flow.spec.rate_bps / (8 * flow.payload)) + 2
+    """Datagrams at a steady rate; after a pause only so many as the bottleneck can use to catch up.
+
+    The first come together, more than the shaper lets through at once: what follows goes at its rate.
+    """
+    packets_per_s = flow.spec.rate_bps / (8 * flow.payload)
+    first = min(_CATCH_UP, 6 + math.ceil(packets_per_s * max(BURST_S, UML_BURST_S)))
+    due = int(elapsed_s * _OVERDRIVE * packets_per_s) + first
     packet = bytes(flow.payload + (MTU - GOODPUT_BYTES) - _UDP_HEADERS)
-    flow.sent = max(flow.sent, due - 64)
+    flow.sent = max(flow.sent, due - _CATCH_UP)
     with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
         while flow.sent < due:
             flow.sender.send(packet)

@@ -97,6 +97,16 @@ def test_dilated_links_are_reported_in_emulated_units(shaped):
     assert found["a", "rate_up"].seconds == pytest.approx(0.5 / 4)
 
 
+def test_slow_links_far_dilated_are_measured_in_few_packets(shaped):
+    """Datagrams, a few of them; the burst that a shaper lets through at first does not count."""
+    real = {"a": LinkState(80e6, 20e6, 0.010), "b": LinkState(40e6, 6e6, 0.020)}
+    told = {"a": LinkState(80e6, 20e6, 0.010), "b": LinkState(40e6, 7e6, 0.020)}
+    found = by_quantity(probe_links(shaped(real, tdf=40), told, server=CORE_STATE, seconds=0.3, tdf=40))
+    for home, state in real.items():
+        assert found[home, "rate_down"].measured == pytest.approx(state.down_bps, rel=0.02)
+        assert found[home, "rate_up"].measured == pytest.approx(state.up_bps, rel=0.02)
+
+
 def test_homes_behind_a_narrow_shared_link_are_measured_one_at_a_time(shaped):
     states = {"a": LinkState(20e6, 5e6, 0.040), "b": LinkState(20e6, 5e6, 0.040)}
     network = shaped(states, shared=(SharedLink("east", ("a", "b"), 8e6, 15e6, 0.005),))
