@@ -27,6 +27,7 @@ _DATA_SEGMENTS_AT = 152  # tcpi_data_segs_in in struct tcp_info
 _UDP_HEADERS = 28  # IPv4 and UDP
 _OVERDRIVE = 1.25  # x the set rate: keeps the bottleneck's buffer filled, whenever a sender is late
 _CATCH_UP = 64  # packets
+_DRAIN_MAX_S = 10.0
 _BUFFER_BYTES = 8 << 20  # so that the receiver's window never holds a flow back
 _SLICE_S = 0.15  # a flow has settled once it ran this long at
 _SETTLED = 0.98  # x the set rate
@@ -171,11 +172,26 @@ def saturate(flows: list[Flow], seconds: dict[str, float], settle_s: float) -> d
                     else:
                         key.data.take(buffer)
             now = time.monotonic()
+    if timed:
+        _drain(timed, buffer)
     rates = {}
     for flow in flows:
         start = _start(flow, begin, settle_s)
         rates[flow.spec.name] = flow.goodput_bps(start, start + seconds[flow.spec.name])
     return rates
+
+
+def _drain(flows: list[Flow], buffer: bytearray) -> None:
+    """Wait until the queues that datagrams have filled are empty, since they would come between the next ones."""
+    quiet_s = 0.05 + 2 * max(8 * f.payload / f.spec.rate_bps for f in flows)
+    end = time.monotonic() + _DRAIN_MAX_S
+    with selectors.DefaultSelector() as selector:
+        for flow in flows:
+            selector.register(flow.receiver, selectors.EVENT_READ, flow)
+        while time.monotonic() < end and (ready := selector.select(quiet_s)):
+            for key, _ in ready:
+                with contextlib.suppress(BlockingIOError):
+                    key.data.receiver.recv_into(buffer)
 
 
 def _start(flow: Flow, begin: float, settle_s: float) -> float:

@@ -24,19 +24,20 @@ CORE_STATE = LinkState(1e9, 1e9, 0.002)
 
 @pytest.fixture
 def shaped(build, capabilities) -> Iterator[Callable]:
-    """shaped(states, shared=(), tdf=1): a network with these links and their delays."""
+    """shaped(states, shared=(), tdf=1, server_mbps=1000): a network with these links and their delays."""
     if not capabilities.nfqueue.available:
         pytest.skip(f"NFQUEUE: {capabilities.nfqueue.how}")
     backends = []
 
-    def start(states: dict[str, LinkState], shared: tuple[SharedLink, ...] = (), tdf: float = 1.0):
+    def start(states: dict[str, LinkState], shared: tuple[SharedLink, ...] = (), tdf: float = 1.0,
+              server_mbps: float = 1000):
         access = access_links(states, CORE, shared, tdf)
         dilated = tuple(
             dataclasses.replace(s, uplink_bps=s.uplink_bps / tdf, downlink_bps=s.downlink_bps / tdf,
                                 delay_s=s.delay_s * tdf)
             for s in shared)
         network = build(tuple(states), links={h: a.link for h, a in access.items()}, shared=dilated,
-                        server_mbps=1000 / tdf, buffer_s=0.1 * tdf)
+                        server_mbps=server_mbps / tdf, buffer_s=0.1 * tdf)
         backend = NfqueueBackend()
         backends.append(backend)
         delays = {h: a.delay for h, a in access.items()} | {SERVER: server_delay(CORE, tdf)}
@@ -98,10 +99,11 @@ def test_dilated_links_are_reported_in_emulated_units(shaped):
 
 
 def test_slow_links_far_dilated_are_measured_in_few_packets(shaped):
-    """Datagrams, a few of them; the burst that a shaper lets through at first does not count."""
-    real = {"a": LinkState(80e6, 20e6, 0.010), "b": LinkState(40e6, 6e6, 0.020)}
-    told = {"a": LinkState(80e6, 20e6, 0.010), "b": LinkState(40e6, 7e6, 0.020)}
-    found = by_quantity(probe_links(shaped(real, tdf=40), told, server=CORE_STATE, seconds=0.3, tdf=40))
+    """Datagrams, a few of them; neither a shaper's first burst counts, nor what is left of the group before."""
+    real = {name: LinkState(80e6, 20e6, 0.010) for name in "abcd"} | {"e": LinkState(40e6, 6e6, 0.020)}
+    told = real | {"e": LinkState(40e6, 7e6, 0.020)}
+    server = LinkState(90e6, 90e6, CORE_STATE.rtt_s)
+    found = by_quantity(probe_links(shaped(real, tdf=40, server_mbps=90), told, server=server, seconds=0.3, tdf=40))
     for home, state in real.items():
         assert found[home, "rate_down"].measured == pytest.approx(state.down_bps, rel=0.02)
         assert found[home, "rate_up"].measured == pytest.approx(state.up_bps, rel=0.02)
