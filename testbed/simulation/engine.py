@@ -222,6 +222,8 @@ class Simulation:
 
     def copies(self, tensors: Sequence[torch.Tensor]) -> tuple[list, list[torch.Tensor], list[int]]:
         """(described, what the receiver gets, bytes of each): the sender may change its own tensors meanwhile."""
+        if not tensors:
+            return [], [], []
         if self.tensors != "meta":
             copies = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
             return wire.describe(tensors), copies, [t.nbytes for t in copies]

@@ -23,6 +23,8 @@ MANY_DEVICES = 128  # from here on, only the server's view is recorded
 class _Device:
     """One device over the whole run."""
 
+    __slots__ = ("alive", "attempt", "cut_s", "generation", "joined_s", "name", "notice", "process", "silence")
+
     def __init__(self, name: str):
         self.name = name
         self.process: Process | None = None
