@@ -23,7 +23,7 @@ from testbed.errors import TestbedError
 from testbed.runtime import Message, PeerLost, Plan, Runner, wire
 from testbed.runtime.failure_detector import DetectorSettings
 from testbed.runtime.virtual_time import Stopped, VirtualLoop
-from testbed.simulation.lives import Lives
+from testbed.simulation.lives import Lives, Place
 from testbed.simulation.memory import MemoryMeter
 from testbed.simulation.meta_device import meta_by_default
 from testbed.simulation.network import Network, PortSettings
@@ -210,15 +210,15 @@ class Simulation:
         if index + 1 < len(self._churn):
             self.loop.at(self._churn[index + 1][0], self._toggle, index + 1)
 
-    def arrived(self, to: str, item: tuple[Message, int, int, list[int]]) -> None:
+    def arrived(self, to: Place, item: tuple[Message, int, int, list[int]]) -> None:
         """A message's last byte is at the receiver's link."""
-        node = self.lives.node(to)
-        if node is None or node.process.dead:
+        process = to.process
+        if process is None or process.dead or process.life is None:
             return
         try:
-            node.receive(*item)
+            process.life.receive(*item)
         except TestbedError as error:
-            self.fail(to, error)
+            self.fail(to.name, error)
 
     def copies(self, tensors: Sequence[torch.Tensor]) -> tuple[list, list[torch.Tensor], list[int]]:
         """(described, what the receiver gets, bytes of each): the sender may change its own tensors meanwhile."""

@@ -37,6 +37,9 @@ class _Device:
         self.attempt = 0  # to join, the latest
 
 
+Place = _Device | SimulatedNode  # the latter for the server; has a `name`, and the `process` that is there now
+
+
 class Lives:
     """The devices' processes and lives.
 
@@ -87,6 +90,10 @@ class Lives:
         if name != SERVER:
             return self._devices[name].process
         return None if self._server is None else self._server.process
+
+    def place(self, name: str) -> Place:
+        """Where messages for a node go; its `process` may be another one, or none, by the time they arrive."""
+        return self._devices.get(name) or self._server
 
     def node(self, name: str) -> SimulatedNode | None:
         """The node's present life."""

@@ -60,7 +60,7 @@ class Process:
         key = (to, generation)
         found = self.connections.get(key)
         if found is None:
-            deliver = functools.partial(self.engine.arrived, to)
+            deliver = functools.partial(self.engine.arrived, self.engine.lives.place(to))
             found = self.connections[key] = self.engine.network.connect(self.device.name, to, deliver)
         return found
 
