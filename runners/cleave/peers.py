@@ -72,9 +72,9 @@ class Peer:
     """
 
     __slots__ = (
-        "clear", "distrusted", "down_free_s", "faults", "generation", "held", "memory_bytes", "meter", "name", "planned",
-        "rates", "resident_bytes", "stale_bytes", "suspect", "tasks", "unasked_bytes", "unasked_from_s", "up_free_s",
-        "waiting", "work_free_s", "_going", "_going_bytes",
+        "clear", "distrusted", "down_free_s", "faults", "generation", "held", "memory_bytes", "meter", "name",
+        "planned", "rates", "resident_bytes", "stale_bytes", "suspect", "tasks", "unasked_bytes", "unasked_from_s",
+        "up_free_s", "waiting", "work_free_s", "_going", "_going_bytes",
     )  # fmt: skip
 
     def __init__(self, name: str, generation: int, rates: Rates, memory_bytes: float, *, cache: bool):
