@@ -18,6 +18,8 @@ class Held:
         budget_bytes: for all of them.
     """
 
+    __slots__ = ("budget_bytes", "bytes", "_by_key", "_entries", "_next")
+
     def __init__(self, budget_bytes: float):
         self.budget_bytes = budget_bytes
         self.bytes = 0
@@ -43,7 +45,8 @@ class Held:
         """(id under which the device keeps it, ids to drop for it); id 0: it does not fit."""
         if nbytes > self.budget_bytes:
             return 0, []
-        dropped = self.shrink(self.budget_bytes - nbytes)
+        left = self.budget_bytes - nbytes
+        dropped = self.shrink(left) if self.bytes > left else []
         number, self._next = self._next, self._next + 1
         self._entries[number] = key, region, nbytes
         self._by_key.setdefault(key, []).append(number)

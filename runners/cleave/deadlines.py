@@ -22,8 +22,9 @@ class Deadlines:
         self._more = asyncio.Event()
 
     def add(self, task: Task) -> None:
+        if not self._heap:
+            self._more.set()
         heapq.heappush(self._heap, (task.deadline_s, task.id))
-        self._more.set()
 
     async def watch(self) -> None:
         """Until cancelled."""

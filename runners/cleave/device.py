@@ -19,6 +19,8 @@ from testbed.runtime import Message, Node
 class DeviceWorker:
     """One life of a device."""
 
+    __slots__ = ("_codec", "_kept", "_node", "_options", "_residuals")
+
     def __init__(self, node: Node, options: CleaveOptions):
         self._node, self._options = node, options
         self._codec = Codec(options.wire)

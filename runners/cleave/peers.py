@@ -27,6 +27,8 @@ class Prefetch(NamedTuple):
 class Meter:
     """What a device did in a step: bytes and the seconds they took, FLOPs and theirs."""
 
+    __slots__ = ("down_bytes", "down_s", "flops", "up_bytes", "up_s", "work_s", "_down_last_s", "_up_last_s")
+
     def __init__(self) -> None:
         self.reset()
         self._down_last_s = self._up_last_s = 0.0
@@ -68,6 +70,12 @@ class Peer:
     waiting: heap of (priority, order, Task | Prefetch). tasks: sent and not answered, in order.
     suspect: its work is long overdue. resident_bytes: of its tasks. clear: the next message drops all it holds.
     """
+
+    __slots__ = (
+        "clear", "distrusted", "down_free_s", "faults", "generation", "held", "memory_bytes", "meter", "name",
+        "planned", "rates", "resident_bytes", "stale_bytes", "suspect", "tasks", "unasked_bytes", "unasked_from_s",
+        "up_free_s", "waiting", "work_free_s", "_going", "_going_bytes",
+    )  # fmt: skip
 
     def __init__(self, name: str, generation: int, rates: Rates, memory_bytes: float, *, cache: bool):
         self.name, self.generation, self.rates, self.memory_bytes = name, generation, rates, memory_bytes
@@ -120,10 +128,10 @@ class Peer:
     def expect_s(self, now: float, down_bytes: float, flops: float, up_bytes: float) -> float:
         """When the result of a task sent now should be here; tasks follow each other on every part of the way."""
         r = self.rates
-        self.down_free_s = max(now, self.down_free_s) + 8 * down_bytes / r.downlink_bps
-        self.work_free_s = max(self.down_free_s + r.downlink_delay_s, self.work_free_s) + flops / r.flops
-        self.up_free_s = max(self.work_free_s, self.up_free_s) + 8 * up_bytes / r.uplink_bps
-        return self.up_free_s + r.uplink_delay_s
+        down_free_s = self.down_free_s = max(now, self.down_free_s) + 8 * down_bytes / r.downlink_bps
+        work_free_s = self.work_free_s = max(down_free_s + r.downlink_delay_s, self.work_free_s) + flops / r.flops
+        up_free_s = self.up_free_s = max(work_free_s, self.up_free_s) + 8 * up_bytes / r.uplink_bps
+        return up_free_s + r.uplink_delay_s
 
     def forget_clocks(self) -> None:
         """Nothing is expected of it any more."""

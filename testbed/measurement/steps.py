@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from testbed.measurement.events import select
 
@@ -67,11 +66,14 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     """
     ordered = np.sort(np.asarray([v for v in values if np.isfinite(v)], dtype=float))
     n = len(ordered)
-    low = int(stats.binom.ppf((1 - confidence) / 2, n, 0.5)) if n else 0
+    tail = (1 - confidence) / 2
+    if 0.5**n >= tail:  # P(X <= 0)
+        return None
+    from scipy import stats  # takes half a second to load
+
     # ppf gives the least k with P(X <= k) >= tail; the interval [x_(k), x_(n+1-k)] leaves out P(X < k) <=
     # tail
-    if n == 0 or low < 1:
-        return None
+    low = int(stats.binom.ppf(tail, n, 0.5))
     return float(ordered[low - 1]), float(ordered[n - low])
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from scipy import stats
 
 from testbed.report import text
 from testbed.report.run_summary import RunSummary, summarize
@@ -54,6 +53,8 @@ def estimate(values: Sequence[float | None], confidence: float = 0.95) -> Estima
     mean, n = float(np.mean(known)), len(known)
     if n < 2:
         return Estimate(mean, None, n, known)
+    from scipy import stats  # takes half a second to load
+
     half = float(stats.t.ppf(0.5 + confidence / 2, n - 1) * np.std(known, ddof=1) / np.sqrt(n))
     return Estimate(mean, half, n, known)
 

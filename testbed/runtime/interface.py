@@ -30,7 +30,7 @@ class PeerLost(Exception):
         self.reason = reason
 
 
-@dataclass
+@dataclass(slots=True)
 class Message:
     """A message as received. Tensors arrive in the order sent, with their dtypes and shapes.
 

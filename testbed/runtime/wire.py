@@ -42,6 +42,7 @@ class Header(msgspec.Struct, array_like=True, gc=False):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
+_meta_decoder = msgspec.msgpack.Decoder()
 
 
 def describe(tensors: Sequence[torch.Tensor]) -> list[tuple[str, list[int]]]:
@@ -66,11 +67,31 @@ def encode_header(header: Header) -> bytes:
     try:
         return _encoder.encode(header)
     except TypeError as e:
-        raise TypeError(f"message {header.tag!r}: meta must be JSON-like: {e}") from None
+        raise _no_json(header, e) from None
 
 
 def decode_header(data: bytes | memoryview) -> Header:
     return _decoder.decode(data)
+
+
+def as_received(header: Header) -> tuple[int, dict[str, Any]]:
+    """(bytes of the encoded header, its `meta` as the receiver would read it); empties the header's `meta`.
+
+    What encoding and decoding would give, for less. Raises TypeError like `encode_header`.
+    """
+    meta = header.meta
+    if not meta:
+        return len(_encoder.encode(header)), meta
+    try:
+        encoded = _encoder.encode(meta)
+    except TypeError as e:
+        raise _no_json(header, e) from None
+    header.meta = {}  # one byte
+    return len(_encoder.encode(header)) - 1 + len(encoded), _meta_decoder.decode(encoded)
+
+
+def _no_json(header: Header, error: TypeError) -> TypeError:
+    return TypeError(f"message {header.tag!r}: meta must be JSON-like: {error}")
 
 
 def buffer(tensor: torch.Tensor) -> memoryview:

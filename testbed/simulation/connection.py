@@ -64,7 +64,7 @@ class Connection:
 
     @property
     def full(self) -> bool:
-        return len(self._queue) > QUEUE_MESSAGES or len(self._room) > 0
+        return bool(self._room) or len(self._queue) > QUEUE_MESSAGES
 
     def send(self, nbytes: float, item: Any) -> None:
         """Queue a message. Call when not `full`, or after `room`."""

@@ -23,7 +23,7 @@ from testbed.errors import TestbedError
 from testbed.runtime import Message, PeerLost, Plan, Runner, wire
 from testbed.runtime.failure_detector import DetectorSettings
 from testbed.runtime.virtual_time import Stopped, VirtualLoop
-from testbed.simulation.lives import Lives
+from testbed.simulation.lives import Lives, Place
 from testbed.simulation.memory import MemoryMeter
 from testbed.simulation.meta_device import meta_by_default
 from testbed.simulation.network import Network, PortSettings
@@ -210,18 +210,20 @@ class Simulation:
         if index + 1 < len(self._churn):
             self.loop.at(self._churn[index + 1][0], self._toggle, index + 1)
 
-    def arrived(self, to: str, item: tuple[Message, int, int, list[int]]) -> None:
+    def arrived(self, to: Place, item: tuple[Message, int, int, list[int]]) -> None:
         """A message's last byte is at the receiver's link."""
-        node = self.lives.node(to)
-        if node is None or node.process.dead:
+        process = to.process
+        if process is None or process.dead or process.life is None:
             return
         try:
-            node.receive(*item)
+            process.life.receive(*item)
         except TestbedError as error:
-            self.fail(to, error)
+            self.fail(to.name, error)
 
     def copies(self, tensors: Sequence[torch.Tensor]) -> tuple[list, list[torch.Tensor], list[int]]:
         """(described, what the receiver gets, bytes of each): the sender may change its own tensors meanwhile."""
+        if not tensors:
+            return [], [], []
         if self.tensors != "meta":
             copies = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
             return wire.describe(tensors), copies, [t.nbytes for t in copies]
@@ -232,7 +234,7 @@ class Simulation:
                 known = wire.describe([t])[0], t.nbytes
                 self._described[t.shape, t.dtype] = known
             described.append(known[0])
-            copies.append(t.detach())
+            copies.append(t.data)  # an object of its own like `detach`, for half the time and memory
             sizes.append(known[1])
         return described, copies, sizes
 

@@ -23,6 +23,8 @@ MANY_DEVICES = 128  # from here on, only the server's view is recorded
 class _Device:
     """One device over the whole run."""
 
+    __slots__ = ("alive", "attempt", "cut_s", "generation", "joined_s", "name", "notice", "process", "silence")
+
     def __init__(self, name: str):
         self.name = name
         self.process: Process | None = None
@@ -33,6 +35,9 @@ class _Device:
         self.notice: Noticed | None = None
         self.silence = 0  # counts cuts and returns: what was set for an earlier one is void
         self.attempt = 0  # to join, the latest
+
+
+Place = _Device | SimulatedNode  # the latter for the server; has a `name`, and the `process` that is there now
 
 
 class Lives:
@@ -85,6 +90,10 @@ class Lives:
         if name != SERVER:
             return self._devices[name].process
         return None if self._server is None else self._server.process
+
+    def place(self, name: str) -> Place:
+        """Where messages for a node go; its `process` may be another one, or none, by the time they arrive."""
+        return self._devices.get(name) or self._server
 
     def node(self, name: str) -> SimulatedNode | None:
         """The node's present life."""

@@ -60,7 +60,7 @@ class Process:
         key = (to, generation)
         found = self.connections.get(key)
         if found is None:
-            deliver = functools.partial(self.engine.arrived, to)
+            deliver = functools.partial(self.engine.arrived, self.engine.lives.place(to))
             found = self.connections[key] = self.engine.network.connect(self.device.name, to, deliver)
         return found
 
@@ -151,13 +151,11 @@ class SimulatedNode:
         route = self._route(to)
         route.sequence += 1
         connection, to_generation, start = route.connection, route.generation, self._loop.now
-        described, copies, sizes = self._engine.copies(tensors) if tensors else ([], [], [])
-        head = wire.encode_header(wire.Header(
+        described, copies, sizes = self._engine.copies(tensors)
+        head_bytes, meta = wire.as_received(wire.Header(
             self.name, self.generation, to_generation, route.version, route.sequence, tag, start, described, meta,
         ))  # fmt: skip
-        nbytes = len(head) + sum(sizes)
-        if meta:  # as the receiver would read it
-            meta = wire.decode_header(head).meta
+        nbytes = head_bytes + sum(sizes)
         message = Message(self.name, tag, copies, meta, self.generation, nbytes, start)
         if connection.full:
             if not await connection.room():

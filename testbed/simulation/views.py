@@ -55,6 +55,8 @@ def _apply(table: dict[str, int], change: MembershipEvent) -> None:
 class LoggedView(View):
     """A view whose table is shared with all that are at the same version."""
 
+    __slots__ = ("_log",)
+
     def __init__(self, log: Log, version: int):
         super().__init__({}, version)
         self._log = log

@@ -6,7 +6,7 @@ import torch
 from testbed.cluster import Cluster, Device, Link, LinkState, ModelSpec, SharedLink, TrainingSpec
 from testbed.cluster.model import SERVER
 from testbed.cluster.tcp import INITIAL_WINDOW, Window
-from testbed.runtime import ANY, PeerLost, Plan
+from testbed.runtime import ANY, PeerLost, Plan, wire
 from testbed.simulation import tcp
 from testbed.simulation.engine import PortChange, Simulation
 from testbed.simulation.network import PortSettings
@@ -82,6 +82,21 @@ def test_a_message_takes_its_bytes_over_the_rate_and_computation_its_flops_over_
     assert totals["home0"]["compute_s"] == pytest.approx(0.5)
     passed = sum(e["bytes"] for e in of(events, "throughput", "home0") if e["direction"] == "up")
     assert passed == pytest.approx(MB * 1514 / 1448, rel=0.01)
+
+
+@pytest.mark.parametrize("meta", [{}, {"i": 70_000, "part": [1, (2, 3.5)], "none": None}, {str(k): k for k in range(20)}])
+def test_a_simulated_message_has_the_bytes_and_the_meta_of_one_on_the_wire(meta):
+    def header():
+        return wire.Header("server", 1, 2, 300, 70_000, "task", 1.5, [("float32", [3, 400])], meta)
+
+    encoded = wire.encode_header(header())
+    assert wire.as_received(header()) == (len(encoded), wire.decode_header(encoded).meta)
+
+
+def test_meta_that_no_wire_could_carry_is_refused():
+    header = wire.Header("server", 1, 1, 1, 0, "task", 0.0, [], {"x": object()})
+    with pytest.raises(TypeError, match="'task': meta must be JSON-like"):
+        wire.as_received(header)
 
 
 def test_neighbours_share_their_neighbourhoods_uplink():
