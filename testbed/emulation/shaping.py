@@ -26,6 +26,7 @@ from testbed.emulation.link_model import FRAME_BYTES, GOODPUT_BYTES, MTU
 BURST_S = 0.002
 UML_BURST_S = 0.025
 BURST_MIN_FRAMES = 2
+BUFFER_MAX_BYTES = 2**32 - 1  # tc's; a link that wide, much dilated, never fills it
 BUFFER_MIN_FRAMES = 4
 QUEUES = ("fifo", "fq_codel", "cake")
 CODEL_INTERVAL_S = 0.1  # RFC 8289, section 4.3: the RTT of most paths
@@ -89,7 +90,7 @@ def shape(goodput_bps: float, buffer_s: float, mtu: int = MTU, burst_s: float = 
         rate_bps=rate_bps,
         burst_bytes=burst,
         quantum_bytes=min(burst, QUANTUM_MAX_BYTES),
-        limit_bytes=max(BUFFER_MIN_FRAMES * frame, math.ceil(rate_bps / 8 * buffer_s)),
+        limit_bytes=min(BUFFER_MAX_BYTES, max(BUFFER_MIN_FRAMES * frame, math.ceil(rate_bps / 8 * buffer_s))),
         queue=queue,
         interval_s=interval_s,
     )
