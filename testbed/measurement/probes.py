@@ -170,9 +170,11 @@ def _probe_rates(hosts: Mapping[str, _Host], expected: Mapping[str, LinkState], 
         specs.append(FlowSpec(
             home, hosts[source].netns_path, hosts[sink].netns_path, hosts[sink].ip, rate_bps,
             datagrams=expected[home].loss > 0 or tdf > tcp_tdf))
-    # Slow start doubles every RTT from ten packets; then the buffer fills.
+    # Slow start doubles every RTT from ten packets; then the buffer fills, and what it overshot is sent again.
     longest_s = max((real_rtt_s[spec.name] for spec in specs if not spec.datagrams), default=0.0)
-    settle_s = 0.5 + max(12 * longest_s, *real_rtt_s.values())
+    settle_s = 0.5 + max(real_rtt_s.values())
+    if longest_s:
+        settle_s = max(settle_s, 0.5 * tdf + 12 * longest_s)
     lengths = {}
     for spec in specs:
         packets = STAMPED_MIN if spec.datagrams and not expected[spec.name].loss else PACKETS_MIN

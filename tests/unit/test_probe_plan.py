@@ -145,4 +145,4 @@ def test_tcp_is_not_waited_for_where_packets_are_lost_or_time_is_much_dilated(mo
     assert settled[0] == pytest.approx(0.5 + 2.0)  # the first packet of c comes after a second
     probes.probe_links(network, states, server=SERVER, tdf=10, tcp_tdf=float("inf"))
     assert sent[2][0] == {"a": False, "b": True, "c": False}
-    assert settled[2] == pytest.approx(0.5 + 12 * 2.0)
+    assert settled[2] == pytest.approx(0.5 * 10 + 12 * 2.0)
