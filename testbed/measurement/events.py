@@ -205,7 +205,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
-    """Lines that are no JSON are left out: a crash may cut the last one short."""
+    """Lines that are no events are left out: a crash may cut the last one short."""
     events = []
     with path.open("rb") as lines:
         for line in lines:
@@ -213,7 +213,7 @@ def _read_jsonl(path: Path) -> pd.DataFrame:
                 event = _decode(line)
             except ValueError:
                 continue
-            if isinstance(event, dict):
+            if isinstance(event, dict) and isinstance(event.get("t"), (int, float)):
                 events.append(event)
     return frame(events)
 
