@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class TestbedError(Exception):
@@ -43,6 +44,20 @@ class InputError(TestbedError):
 
 class CapabilityError(TestbedError):
     """This machine or kernel can't do what was asked; the hint names the remedy."""
+
+
+@contextmanager
+def looking(where: str | None = None) -> Iterator[None]:
+    """While a file that the user named is looked for: what the system has against it is an InputError.
+
+    where: in place of the file's name in the message.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise InputError(where or str(error.filename), f"can't be looked up: {error.strerror}") from None
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

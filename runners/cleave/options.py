@@ -9,7 +9,7 @@ from typing import Any
 from runners.cleave.precision import WIRES
 from testbed.errors import InputError, nearest, unknown
 
-WHERE = "training.options"
+WHERE = "training"
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def check_server_memory(cluster: Cluster, model: ModelSpec) -> None:
             f"device {cluster.server.name!r}, memory",
             f"two checkpoints need {needed:,} bytes ({size(needed)}), but it has "
             f"{int(cluster.server.memory_bytes):,} bytes ({size(cluster.server.memory_bytes)})",
-            hint="more memory for the server, or training.options.checkpoint_every: 0",
+            hint="more memory for the server, or training.checkpoint_every: 0",
         )
 
 

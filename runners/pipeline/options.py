@@ -10,7 +10,7 @@ from runners.pipeline.stage import WIRE_DTYPES
 from runners.schedules import SCHEDULES
 from testbed.errors import InputError, nearest, unknown
 
-WHERE = "training.options"
+WHERE = "training"
 RECOVERIES = ("replan", "wait")
 _CHOICES = {"schedule": tuple(SCHEDULES), "recovery": RECOVERIES, "wire": tuple(WIRE_DTYPES)}
 

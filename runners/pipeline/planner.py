@@ -116,7 +116,7 @@ class Planner:
         if wanted != "auto":
             for limit, what in ((self.model.layers, "layers"), (len(cluster.devices), "devices")):
                 if wanted > limit:
-                    raise InputError("training.options.stages", f"{wanted} stages, but only {limit} {what}; "
+                    raise InputError("training.stages", f"{wanted} stages, but only {limit} {what}; "
                                      f"expected at most {limit}, or 'auto'")  # fmt: skip
         search, workers = self._search(cluster)
         counts = list(search.best) if wanted == "auto" else [wanted]

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from testbed import units
-from testbed.errors import InputError, nearest
+from testbed.errors import InputError, looking, nearest
 
 PROGRESS_ABOVE = 16 << 20  # bytes from which a progress bar is shown
 
@@ -177,7 +177,8 @@ def reads_traces(command):
 @contextmanager
 def progress(files):
     """A progress bar on standard error for large files, or None."""
-    size = sum(Path(f).stat().st_size for f in files if Path(f).is_file())
+    with looking():
+        size = sum(Path(f).stat().st_size for f in files if Path(f).is_file())
     if size < PROGRESS_ABOVE or not sys.stderr.isatty():
         yield None
         return

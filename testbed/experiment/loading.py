@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from testbed.errors import InputError, nearest
+from testbed.errors import InputError, looking, nearest
 from testbed.experiment.schema import Experiment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,12 +52,13 @@ class LoadedExperiment:
         given = Path(text).expanduser()
         bases = [Path.cwd(), self.path.parent, ROOT]
         candidates = [given] if given.is_absolute() else [base / given for base in bases]
-        for candidate in candidates:
-            if candidate.is_file() or (folders and candidate.is_dir()):
-                return candidate.resolve()
-        if any(c.exists() for c in candidates):
-            raise InputError(self.where(*keys), f"{text} is no file of that kind (a device or a folder)")
-        siblings = [p.name for c in candidates if c.parent.is_dir() for p in c.parent.iterdir()]
+        with looking(self.where(*keys)):
+            for candidate in candidates:
+                if candidate.is_file() or (folders and candidate.is_dir()):
+                    return candidate.resolve()
+            if any(c.exists() for c in candidates):
+                raise InputError(self.where(*keys), f"{text} is no file of that kind (a device or a folder)")
+            siblings = [p.name for c in candidates if c.parent.is_dir() for p in c.parent.iterdir()]
         near = nearest(given.name, siblings)
         looked = ", ".join(map(str, dict.fromkeys(bases)))
         raise InputError(self.where(*keys), f"no such file: {text}",
@@ -78,7 +79,7 @@ def load_experiment(name: str | Path, overrides: tuple[str, ...] = (), *, seed: 
         InputError: with file, line or key, value and expectation, for all problems found at once.
     """
     path = find_experiment(name)
-    data, lines = _parse(path)
+    data, lines = parse(path)
     for item in overrides:
         _override(data, item, lines)
     if seed is not None:
@@ -118,6 +119,7 @@ def sweep_points(loaded: LoadedExperiment, last: Sequence[str] = ()) -> list[Loa
     return points or [loaded]
 
 
+@looking()
 def find_experiment(name: str | Path) -> Path:
     """The file of that path or ready-made name. Raises InputError naming the nearest."""
     path = Path(name).expanduser()
@@ -136,7 +138,8 @@ def find_experiment(name: str | Path) -> Path:
     )
 
 
-def _parse(path: Path) -> tuple[dict[str, Any], dict[tuple, int]]:
+def parse(path: Path) -> tuple[dict[str, Any], dict[tuple, int]]:
+    """The content of an experiment file, unchecked, and the line of each key. Raises InputError: no YAML."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from testbed.errors import InputError
-from testbed.experiment.loading import validated
+from testbed.experiment.loading import parse, validated
 from testbed.experiment.setup import RunSetup, run_setup
 from testbed.measurement.run_folder import EXPERIMENT, PLAN, RunFolder, json_text
 from testbed.measurement.steps import counted_steps
@@ -40,12 +38,9 @@ def setup_again(folder: RunFolder) -> RunSetup:
     Raises:
         InputError: the folder lacks its experiment, or a file that it reads is gone.
     """
-    text = folder.experiment_text()
-    if not text:
+    if not folder.experiment_text():
         raise InputError(str(folder.path), f"has no {EXPERIMENT}: it can't be run again")
-    data = yaml.safe_load(text)
-    if not isinstance(data, dict):
-        raise InputError(str(folder.path / EXPERIMENT), "is no mapping")
+    data, _ = parse(folder.path / EXPERIMENT)
     data["tdf"] = folder.manifest.get("tdf", data.get("tdf", 1.0))  # what was chosen, where it was left to us
     path = Path(folder.manifest.get("experiment_file") or folder.path / EXPERIMENT)
     return run_setup(validated(data, path))

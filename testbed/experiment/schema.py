@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from testbed.cluster import ModelSpec
 from testbed.cluster.published import PUBLISHED, published
@@ -18,6 +18,13 @@ Assign = Literal["round-robin", "random", "one-to-one", "by-name"]
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True, arbitrary_types_allowed=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and cls.model_fields[info.field_name].annotation is not bool:
+            raise ValueError(f"found {value}; expected neither true nor false (YAML makes them of yes, on, no, off)")
+        return value
 
 
 class ServerSection(Section):
@@ -222,7 +229,7 @@ class OptimizerSection(Section):
     eps: float = Field(1e-8, gt=0)
 
 
-class TrainingSection(BaseModel):
+class TrainingSection(Section):
     """The runner and its job. Keys beyond these are the runner's own options and are checked by the runner."""
 
     model_config = ConfigDict(extra="allow", validate_default=True)

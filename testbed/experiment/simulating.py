@@ -77,8 +77,8 @@ def _with_cross_traffic(series: list[tuple[float, LinkState]], streams: list[Str
 def simulate_once(setup: RunSetup, out: Path, *, progress: AbstractContextManager[ProgressLike],
                   command: str) -> tuple[RunFolder, RunResult]:
     """Simulate a checked setup. Ctrl-C keeps what was simulated so far."""
+    check_space(out)
     folder = RunFolder.create(out, setup.loaded.experiment.name)
-    check_space(folder.path)
     folder.write_experiment(yaml.safe_dump(setup.loaded.data, sort_keys=False, allow_unicode=True))
     folder.write_plan(setup.plan)
     folder.write_manifest(**simulation_manifest(setup, command))

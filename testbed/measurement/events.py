@@ -205,17 +205,21 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
-    """Lines that are no JSON are left out: a crash may cut the last one short."""
-    events = []
+    """Lines that are no events are left out: a crash may cut the last one short. How many: `attrs["unreadable"]`."""
+    events, unreadable = [], 0
     with path.open("rb") as lines:
         for line in lines:
             try:
                 event = _decode(line)
             except ValueError:
-                continue
-            if isinstance(event, dict):
+                event = None
+            if isinstance(event, dict) and isinstance(event.get("t"), (int, float)):
                 events.append(event)
-    return frame(events)
+            else:
+                unreadable += 1
+    table = frame(events)
+    table.attrs["unreadable"] = unreadable
+    return table
 
 
 def read_events(run_dir: str | Path) -> pd.DataFrame:

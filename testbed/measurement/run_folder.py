@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from testbed.errors import InputError, TestbedError, nearest
+from testbed.errors import InputError, TestbedError, looking, nearest
 from testbed.measurement.events import JSONL, PARQUET, read_events
 from testbed.measurement.fidelity import Verdict, judge, setting
 from testbed.measurement.rates import links_table
@@ -27,6 +27,15 @@ from testbed.processes import start_time
 MANIFEST, EXPERIMENT, PLAN, FIDELITY = "manifest.json", "experiment.yaml", "plan.json", "fidelity.json"
 STEPS, LINKS, TIMELINE, REPORT, LOGS = "steps.csv", "links.parquet", "timeline.json", "report.html", "logs"
 STATUSES = ("running", "complete", "interrupted", "failed")
+# Of the manifest's entries, those that a damaged or foreign manifest is told by
+_MANIFEST_TYPES = {
+    "name": str,
+    "status": str,
+    "started": str,
+    "experiment_file": str,
+    "process": dict,
+    "experiment": dict,
+}
 
 
 def json_text(data: Any) -> str:
@@ -106,6 +115,7 @@ class RunFolder:
         return folder
 
     @classmethod
+    @looking()
     def open(cls, path: str | Path, base: str | Path = "runs") -> RunFolder:
         """An existing run, complete or not: by its path, or by its name within `base`.
 
@@ -148,6 +158,12 @@ class RunFolder:
                 raise InputError(str(found / MANIFEST), f"not readable as JSON: {error}") from None
             if not isinstance(manifest, dict):
                 raise InputError(str(found / MANIFEST), f"{type(manifest).__name__}; expected an object")
+            for key, kind in _MANIFEST_TYPES.items():
+                if not isinstance(manifest.get(key), (kind, type(None))):
+                    raise InputError(
+                        f"{found / MANIFEST}, {key}",
+                        f"{manifest[key]!r}; expected {'text' if kind is str else 'an object'}",
+                    )
         return cls(found, manifest)
 
     # what goes in while the run goes on
@@ -266,9 +282,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+@looking()
 def check_space(path: Path, least_bytes: float = 50e6) -> None:
-    """Refuse to start a run on a disk with less than this left. Raises TestbedError."""
-    free = os.statvfs(path)
+    """Refuse to start a run on a disk with less than this left; the folder may not exist yet. Raises TestbedError."""
+    disk = next(p for p in (path, *path.absolute().parents) if p.exists())
+    free = os.statvfs(disk)
     left = free.f_bavail * free.f_frsize
     if left < least_bytes:
         raise TestbedError(

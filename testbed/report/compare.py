@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from testbed.errors import InputError
+from testbed.errors import InputError, looking
 from testbed.measurement.run_folder import MANIFEST, RunFolder
 from testbed.report.compare_figures import RunFigures, run_figures
 from testbed.report.text import natural
@@ -71,6 +71,7 @@ class Comparison:
         return asdict(self)
 
 
+@looking()
 def find_runs(arguments: Sequence[str | Path]) -> list[Path]:
     """Run folders by path, name, glob pattern, or as the runs in a folder, each once, in natural order.
 

@@ -139,10 +139,14 @@ def summarize(run_dir: str | Path | RunFolder, events: pd.DataFrame | None = Non
     away = absences(events)
     devices = {d.get("name") for d in (plan.get("cluster") or {}).get("devices", [])} - {None}
     devices = devices or set(select(events, "link")["node"].dropna()) - {"server"}
+    status, error = run.status, str(manifest["error"]) if manifest.get("error") else None
+    lost = events.attrs.get("unreadable", 0)
+    if status == "complete" and lost:  # a run that ended otherwise may have its last line cut short
+        status, error = "damaged", f"{lost} line{'s' * (lost > 1)} of events.jsonl can't be read"
     return RunSummary(
         path=str(run.path),
         name=str(manifest.get("name") or run.path.name),
-        status=run.status,
+        status=status,
         engine=str(setting(manifest, "engine", "emulation")),
         runner=str(training.get("runner") or plan.get("runner") or ""),
         seed=setting(manifest, "seed"),
@@ -154,7 +158,7 @@ def summarize(run_dir: str | Path | RunFolder, events: pd.DataFrame | None = Non
         notes=verdict.notes,
         invalid_since_s=verdict.invalid_since_s,
         invalid_at=verdict.invalid_at,
-        error=str(manifest["error"]) if manifest.get("error") else None,
+        error=error,
         devices=len(devices),
         steps=len(counted),
         steps_asked=training.get("steps"),

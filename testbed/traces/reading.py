@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from testbed.errors import InputError, unknown
+from testbed.errors import InputError, looking, unknown
 from testbed.traces import formats
 from testbed.traces.assemble import ALIGNMENTS, assemble
 from testbed.traces.availability import Availability
@@ -81,6 +81,7 @@ def _options(options: dict) -> Options:
     return settings
 
 
+@looking()
 def _files(paths) -> list[Path]:
     if isinstance(paths, (str, Path)):
         paths = [paths]

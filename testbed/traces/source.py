@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from testbed.errors import InputError, nearest
+from testbed.errors import InputError, looking, nearest
 from testbed.traces.report import Report
 
 CHUNK = 1 << 18
@@ -91,6 +91,7 @@ class Source:
         InputError: missing, empty, a folder, or a kind of file that is not read.
     """
 
+    @looking()
     def __init__(self, path: str | Path, report: Report, progress: Callable[[int, int], None] | None = None):
         self.path = Path(path)
         self.report = report

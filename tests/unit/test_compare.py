@@ -167,6 +167,11 @@ def test_find_runs_by_pattern_folder_and_name(tmp_path, monkeypatch):
         find_runs(["rums/a"])
 
 
+def test_a_run_that_may_not_be_looked_up_is_an_input_error():
+    with pytest.raises(InputError, match="File name too long"):
+        find_runs(["x" * 400])
+
+
 def test_the_verb(tmp_path):
     tiny_run(tmp_path)
     tiny_run(tmp_path, homes=3, step_s=1.0)

@@ -80,6 +80,8 @@ def test_all_problems_are_reported_at_once(tmp_path):
     ("training.steps", ["--set training.steps", "expected key=value"]),
     ("name.x=1", ["--set name.x=1", "name is a value, not a section"]),
     ("topologie.homes=2", ["topologie", "did you mean 'topology'?"]),
+    ("topology.homes=true", ["--set topology.homes: found True", "neither true nor false"]),
+    ("training.steps=yes", ["--set training.steps: found True", "neither true nor false"]),
 ])
 def test_bad_override(tmp_path, item, expected):
     message = failure(write(tmp_path, GOOD), item)
@@ -106,6 +108,21 @@ def test_unusable_files(tmp_path, content):
     path = tmp_path / "e.yaml"
     path.write_bytes(content)
     assert str(path) in failure(path)
+
+
+def test_a_file_that_may_not_be_looked_up_is_an_input_error(tmp_path, monkeypatch):
+    loaded = load_experiment(write(tmp_path, GOOD))
+    with pytest.raises(InputError, match="xx: can't be looked up: File name too long"):
+        load_experiment("x" * 400)
+    with pytest.raises(InputError, match="links.trace: can't be looked up: File name too long"):
+        loaded.file("x" * 400, "links", "trace")
+
+    def refuse(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(InputError, match="shut/a.yaml: can't be looked up: Permission denied"):
+        load_experiment("shut/a.yaml")
 
 
 def test_missing_trace_names_the_nearest(tmp_path):

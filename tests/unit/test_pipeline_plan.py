@@ -111,8 +111,8 @@ def test_the_server_must_hold_the_checkpoints():
 
 
 @pytest.mark.parametrize(("kwargs", "match", "where"), [
-    ({"stages": 9, "devices": 9}, "9 stages, but only 6 layers; .*at most 6", "training.options.stages"),
-    ({"stages": 5}, r"5 stages, but only 4 devices", "training.options.stages"),
+    ({"stages": 9, "devices": 9}, "9 stages, but only 6 layers; .*at most 6", "training.stages"),
+    ({"stages": 5}, r"5 stages, but only 4 devices", "training.stages"),
     ({"devices": 0}, "no devices", "cluster"),
     ({"batch": 3, "micro_batches": 4}, "expected at most 3", "training.micro_batches"),
     ({"steps": 0}, "0; expected 1 or more", "training.steps"),
@@ -132,19 +132,19 @@ def test_unknown_optimizer():
 
 
 @pytest.mark.parametrize(("options", "where", "expected", "hint"), [
-    ({"shedule": "gpipe"}, "training.options.shedule", "unknown option", "'schedule'"),
-    ({"schedule": "g-pipe"}, "training.options.schedule", "'g-pipe'; expected one of: 1f1b, gp", "'gpipe'"),
-    ({"schedule": 1}, "training.options.schedule", "1; expected one of", None),
-    ({"recovery": "waits"}, "training.options.recovery", "expected one of: replan, wait", "'wait'"),
-    ({"wire": "fp16"}, "training.options.wire", "expected one of: fp32, bf16", "'bf16'"),
-    ({"stages": 0}, "training.options.stages", "0; expected a number of stages", None),
-    ({"stages": "audo"}, "training.options.stages", "'audo'; expected a number of stages", "'auto'"),
-    ({"stages": True}, "training.options.stages", "True; expected a number of stages", None),
-    ({"stages": 2.0}, "training.options.stages", "2.0; expected a number of stages", None),
-    ({"checkpoint_every": -1}, "training.options.checkpoint_every", "-1; expected a number of steps", None),
-    ({"checkpoint_every": "5"}, "training.options.checkpoint_every", "'5'; expected a number of steps", None),
-    ({"recompute": "yes"}, "training.options.recompute", "'yes'; expected true or false", None),
-    ({"local_copies": 1}, "training.options.local_copies", "1; expected true or false", None),
+    ({"shedule": "gpipe"}, "training.shedule", "unknown option", "'schedule'"),
+    ({"schedule": "g-pipe"}, "training.schedule", "'g-pipe'; expected one of: 1f1b, gp", "'gpipe'"),
+    ({"schedule": 1}, "training.schedule", "1; expected one of", None),
+    ({"recovery": "waits"}, "training.recovery", "expected one of: replan, wait", "'wait'"),
+    ({"wire": "fp16"}, "training.wire", "expected one of: fp32, bf16", "'bf16'"),
+    ({"stages": 0}, "training.stages", "0; expected a number of stages", None),
+    ({"stages": "audo"}, "training.stages", "'audo'; expected a number of stages", "'auto'"),
+    ({"stages": True}, "training.stages", "True; expected a number of stages", None),
+    ({"stages": 2.0}, "training.stages", "2.0; expected a number of stages", None),
+    ({"checkpoint_every": -1}, "training.checkpoint_every", "-1; expected a number of steps", None),
+    ({"checkpoint_every": "5"}, "training.checkpoint_every", "'5'; expected a number of steps", None),
+    ({"recompute": "yes"}, "training.recompute", "'yes'; expected true or false", None),
+    ({"local_copies": 1}, "training.local_copies", "1; expected true or false", None),
 ])  # fmt: skip
 def test_bad_options(options, where, expected, hint):
     with pytest.raises(InputError) as error:

@@ -153,3 +153,14 @@ def test_values_are_shown_by_what_their_name_says(name, value, shown):
 
 def test_names_sort_as_people_count():
     assert sorted(["h10", "h2", "server", "h1"], key=text.natural) == ["h1", "h2", "h10", "server"]
+
+
+def test_a_complete_run_whose_events_are_damaged_says_so(tmp_path):
+    folder = write_run(tmp_path, SMALL)
+    (folder / "events.parquet").unlink(missing_ok=True)
+    assert summarize(folder).status == "complete"
+    log = folder / "events.jsonl"
+    log.write_bytes(log.read_bytes()[:-20])
+    s = summarize(folder)
+    assert s.status == "damaged"
+    assert s.error.startswith("1 line of events.jsonl")

@@ -70,6 +70,13 @@ def test_a_folder_without_its_experiment_is_refused(tmp_path):
         rerunning.setup_again(folder)
 
 
+def test_a_folder_whose_experiment_is_damaged_is_refused(tmp_path):
+    folder = _run(tmp_path, "a")
+    (folder.path / "experiment.yaml").write_text("name: [")
+    with pytest.raises(InputError, match="experiment.yaml line 1: is not valid YAML"):
+        rerunning.setup_again(folder)
+
+
 def test_from_the_command_line(tmp_path):
     first = CliRunner().invoke(cli, ["run", "smoke", "--set", "engine=simulation", "--out", str(tmp_path / "a")])
     assert first.exit_code == 0, first.output

@@ -183,3 +183,25 @@ def test_a_nearly_full_disk_is_refused(tmp_path):
     check_space(tmp_path, 1)
     with pytest.raises(TestbedError, match="a run needs"):
         check_space(tmp_path, 1e20)
+    with pytest.raises(TestbedError, match="a run needs"):
+        check_space(tmp_path / "not" / "yet", 1e20)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("key", "value"), [("status", ["complete"]), ("name", 5), ("experiment", "x"), ("process", [])])
+def test_a_manifest_of_other_types_is_refused(tmp_path, key, value):
+    (tmp_path / "manifest.json").write_text(json.dumps({"name": "a", "status": "complete", key: value}))
+    with pytest.raises(InputError, match=f"manifest.json, {key}: .*expected"):
+        RunFolder.open(tmp_path)
+
+
+def test_a_name_that_no_system_takes_is_refused():
+    with pytest.raises(InputError, match="File name too long"):
+        RunFolder.open("x" * 400)
+
+
+def test_events_without_a_time_are_left_out(tmp_path):
+    (tmp_path / "events.jsonl").write_text(
+        '{"t": "x", "node": "h1", "event": "step"}\n{"node": "h1", "event": "step"}\n{"t": 1, "node": "h1", "event": "e"}\n'
+    )
+    assert RunFolder.open(tmp_path).events()["t"].tolist() == [1.0]

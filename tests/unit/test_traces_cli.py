@@ -187,3 +187,8 @@ def test_formats_are_listed():
     assert "mahimahi" in text
     assert "flash" in text
     assert {"name", "kind", "title"} == set(json.loads(run("formats", "--json").output)[0])
+
+
+def test_a_name_that_no_system_takes():
+    result = run("validate", "x" * 400, fails=True)
+    assert "File name too long" in str(result.exception)

@@ -421,3 +421,8 @@ def test_bulk_and_line_by_line_read_the_same(tmp_path, monkeypatch, file):
         for name in ("times_s", "down_bps", "up_bps", "rtt_s", "jitter_s", "loss"):
             assert np.array_equal(getattr(fast[home], name), getattr(slow[home], name)), (home, name)
     assert reports[0].as_dict() == reports[1].as_dict()
+
+
+def test_a_name_that_no_system_takes_is_refused():
+    with pytest.raises(InputError, match="File name too long"):
+        read_links("x" * 400)
