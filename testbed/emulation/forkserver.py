@@ -12,6 +12,7 @@ closes, it kills every worker and ends: nobody is orphaned, however the engine d
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -34,7 +35,8 @@ from testbed.emulation.namespaces import enter_namespace
 from testbed.runtime import Plan, Runner
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
-_RTO_MAX_MS = 1000  # the least that Linux takes
+_RTO_CAP_MS = 1000  # emulated; the least that Linux takes
+_RTO_LINUX_MS = 120_000  # what Linux has by itself, and the most that it takes
 NICENESS = 19  # of devices' workers; see `_step_back`
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,7 +45,6 @@ class ForkRequest(msgspec.Struct):
     """One worker. Two descriptors come with it: its control socket and its log file.
 
     cgroup_procs: files to write the process into. user: None to stay who we are.
-    rto_cap: see `cap_retransmission_timeout`.
     """
 
     name: str
@@ -51,7 +52,6 @@ class ForkRequest(msgspec.Struct):
     cgroup_procs: list[str]
     user: str | None
     worker: dict[str, Any]  # a WorkerSpec
-    rto_cap: bool = True
 
 
 def load_runner(name: str) -> Callable[[], Runner]:
@@ -223,8 +223,7 @@ def _become_worker(request: ForkRequest, parent: int) -> None:
             f.write("0")
     if request.netns_path is not None:
         enter_namespace(request.netns_path)
-        if request.rto_cap:
-            cap_retransmission_timeout()
+        cap_retransmission_timeout(request.worker["tdf"])
     os.chdir("/")
     os.environ["HOME"] = "/"
     if request.user is not None:
@@ -238,18 +237,12 @@ def _become_worker(request: ForkRequest, parent: int) -> None:
         os._exit(1)
 
 
-def cap_retransmission_timeout() -> bool:
-    """In this network namespace TCP retries at least every second, so that it resumes soon after a link is
-    back.
-
-    False where the kernel has no such setting (before Linux 6.15).
+def cap_retransmission_timeout(tdf: float) -> None:
+    """In this network namespace TCP retries at least every emulated second, so that it resumes soon after a link
+    is back. Nothing happens where the kernel has no such setting (before Linux 6.15).
     """
-    try:
-        with open("/proc/sys/net/ipv4/tcp_rto_max_ms", "w") as f:
-            f.write(str(_RTO_MAX_MS))
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError), open("/proc/sys/net/ipv4/tcp_rto_max_ms", "w") as f:
+        f.write(str(round(min(max(1.0, tdf) * _RTO_CAP_MS, _RTO_LINUX_MS))))
 
 
 def _prctl(option: int, value: int) -> None:
