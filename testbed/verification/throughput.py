@@ -105,7 +105,8 @@ class Throughput:
         more = {"p50": found.p50, "p90": found.p90, "p99": found.p99, "timer_p50": timers.p50, "timer_p90": timers.p90,
                 "timer_p99": timers.p99}
         text = f"p50 {100 * found.p50:.3g} %, p90 {100 * found.p90:.3g} %; timers alone: p99 {100 * timers.p99:.3g} %"
-        if found.p99 > limit and timers.p99 > limit:
+        waits = 2 if direction == "up" else 1  # an uplink's packets wait for its bottleneck, then for their delay
+        if found.p99 > limit and waits * timers.p99 > limit:
             note = f"{100 * found.p99:.3g} % off, {text}: no shaper can meet {100 * limit:.2g} % here"
             return unjudged(home, direction, "packet gap p99", note, set_s, measured_s, "s", **more)
         return judged(home, direction, "packet gap p99", set_s, measured_s, "s", found.p99, "%", limit, text, **more)
