@@ -19,11 +19,12 @@ from testbed.emulation.link_model import FRAME_BYTES, one_way_loss
 from testbed.measurement.light_traffic import FlowSpec, echo_rtts, open_flows, saturate
 
 MACHINE_BPS = 100e6  # how much is sent at once; more could measure the machine instead of the link
-# Homes that stay below this, x the expected rate, are measured again with less traffic beside theirs: was it
-# their link, or the machine? What was measured alone is final, and nothing at all is no question of load.
-RETRY_BELOW = 0.98
+# Homes further than this from the expected rate are measured again with less traffic beside theirs: was it their
+# link, or the machine, or what others had left in queues? What was measured alone is final, and nothing at all is no
+# question of load.
+RETRY_OFF = 0.02
 RETRY_LOADS = (0.25, 0.05)  # x the limits, one after the other
-RETRY_MAX = 48  # homes, of those too slow: if there are more, it is the machine, and asking all again takes minutes
+RETRY_MAX = 48  # homes, of those most off: if there are more, it is the machine, and asking all again takes minutes
 SHARE = 0.8  # of a link in common that a group may fill
 GROUP_MAX = 64
 TCP_TDF = 8.0  # beyond this time dilation TCP takes minutes to settle, a few homes at once on the server's slow link
@@ -85,17 +86,21 @@ def probe_links(network: _Network, expected: Mapping[str, LinkState], *, server:
         found: dict[str, ProbeResult] = {}
         for load in (1.0, *RETRY_LOADS):
             if load != 1.0:
-                slowest = sorted(rates, key=lambda home: found[home].measured / found[home].set)[:RETRY_MAX]
-                rates = {home: rates[home] for home in slowest}
+                worst = sorted(rates, key=lambda home: -_off(found[home]))[:RETRY_MAX]
+                rates = {home: rates[home] for home in worst}
             for group in list(links.groups(rates, load)):
                 of_group = {home: rates[home] for home in group}
                 now = _probe_rates(network.hosts, expected, of_group, direction, seconds, tdf, tcp_tdf)
                 found |= now
                 for home in group:
-                    if len(group) == 1 or not 0 < now[home].measured < RETRY_BELOW * now[home].set:
+                    if len(group) == 1 or now[home].measured == 0 or _off(now[home]) <= RETRY_OFF:
                         del rates[home]
         results += found.values()
     return results
+
+
+def _off(result: ProbeResult) -> float:
+    return abs(result.measured / result.set - 1)
 
 
 class _Path:

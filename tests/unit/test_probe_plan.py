@@ -59,8 +59,9 @@ def measured(monkeypatch, fraction):
     return groups, {r.home: r.measured / r.set for r in results if r.quantity == "rate_down"}
 
 
-def test_homes_that_were_slow_in_company_are_measured_again_with_less(monkeypatch):
-    groups, found = measured(monkeypatch, lambda home, group: 1.0 if len(group) < 4 or home == "a" else 0.7)
+@pytest.mark.parametrize("fraction", [0.7, 1.1])
+def test_homes_that_were_off_in_company_are_measured_again_with_less(monkeypatch, fraction):
+    groups, found = measured(monkeypatch, lambda home, group: 1.0 if len(group) < 4 or home == "a" else fraction)
     assert groups == [["a", "b", "c", "d"], ["b"], ["c"], ["d"]]
     assert set(found.values()) == {1.0}
 
