@@ -29,7 +29,7 @@ def trained(homes, faults=lambda engine: None, *, steps=12, batch=8, model=MODEL
     return train(TensorParallelRunner, homes, model, training, faults, absent=absent)
 
 
-@pytest.mark.parametrize(("devices", "all_reduce"), [(1, "direct"), (2, "direct"), (5, "direct"), (5, "ring"), (16, "ring")])
+@pytest.mark.parametrize(("devices", "all_reduce"), [(1, "direct"), (2, "direct"), (5, "direct"), (5, "ring"), (16, "ring"), (16, "direct")])
 def test_losses_of_one_device(devices, all_reduce):
     model = replace(MODEL, layers=1) if devices == 16 else MODEL  # some 16 (16 - 1) messages an all-reduce
     plan, events = trained(uneven(devices), steps=20, model=model, micro_batches=1, all_reduce=all_reduce)
