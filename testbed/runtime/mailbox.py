@@ -221,7 +221,7 @@ class Mailbox:
                     self._hand_over(future.result(), first=True)
                 raise
             if isinstance(news, Message):
-                if version == self.view.version or news.source in self.always or self._current(news):
+                if version == self.view.version or self._current(news):
                     return news
                 continue
             self._forget(key, future)
@@ -256,13 +256,15 @@ class Mailbox:
         return [key for key, waiters in self._receivers.items() for _ in waiters]
 
     def _accept(self, message: Message) -> bool:
-        if message.source not in self.always and not self._current(message):
+        if not self._current(message):
             return False
         self._hand_over(message)
         return True
 
     def _current(self, message: Message) -> bool:
-        """Whether the view has that incarnation of a sender that may leave."""
+        """Whether the view has that incarnation of the sender."""
+        if message.source in self.always:
+            return True
         known = self.view.generation_of(message.source)
         if known is None:  # it left; what it sent before is late news of a dead incarnation
             self.dropped["from a peer that left"] += 1
@@ -274,13 +276,12 @@ class Mailbox:
 
     def _hand_over(self, message: Message, *, first: bool = False) -> None:
         """To whoever has waited longest, those who want it from this source before others; or onto the shelf."""
-        if self._receivers:
-            for key in (message.source, message.tag), (None, message.tag):
-                for future in self._receivers.get(key, ()):
-                    if not future.done():
-                        self._forget(key, future)
-                        future.set_result(message)
-                        return
+        for key in (message.source, message.tag), (None, message.tag):
+            for future in self._receivers.get(key, ()):
+                if not future.done():
+                    self._forget(key, future)
+                    future.set_result(message)
+                    return
         shelf = self._waiting.get(message.tag)
         if shelf is None:
             shelf = self._waiting[message.tag] = _Shelf()

@@ -87,30 +87,25 @@ class Lives:
     # -- looking -------------------------------------------------------------------------
 
     def process(self, name: str) -> Process | None:
-        if name != SERVER:
-            return self._devices[name].process
-        return None if self._server is None else self._server.process
+        place = self.place(name)
+        return None if place is None else place.process
 
-    def place(self, name: str) -> Place:
-        """Where messages for a node go; its `process` may be another one, or none, by the time they arrive."""
+    def place(self, name: str) -> Place | None:
+        """Where messages for a node go; its `process` may be another one, or none, by the time they arrive.
+
+        None for the server before it has begun.
+        """
         return self._devices.get(name) or self._server
-
-    def node(self, name: str) -> SimulatedNode | None:
-        """The node's present life."""
-        device = self._devices.get(name)
-        if device is None:
-            return self._server
-        return None if device.process is None else device.process.life
 
     def waits(self) -> list[str]:
         """Who waits for what."""
         lines = []
         for name in (SERVER, *self._devices):
-            node = self.node(name)
-            if node is None or node.process.dead:
+            process = self.process(name)
+            if process is None or process.dead or process.life is None:
                 continue
-            receives = [f"recv({s or 'ANY'}, {tag!r})" for s, tag in node.mailbox.receivers()]
-            state = " (suspended)" if node.process.frozen else ""
+            receives = [f"recv({s or 'ANY'}, {tag!r})" for s, tag in process.life.mailbox.receivers()]
+            state = " (suspended)" if process.frozen else ""
             lines.append(f"  {name}{state}: {', '.join(receives) or 'waits for no message'}")
         return lines if len(lines) <= 24 else [*lines[:20], f"  … {len(lines) - 20} more"]
 
