@@ -43,7 +43,7 @@ class Answer:
     notes: tuple[str, ...] = ()
 
 
-def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, workers: int = 2, limit_s: float = 600.0,
+def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, workers: int, limit_s: float,
                budget_s: float = math.inf, say: Callable[[str], None] = lambda _: None,
                keep: Callable[[list[Answer]], None] = lambda _: None) -> list[Answer]:
     """Simulate every point in a process of its own, at most `limit_s` of CPU time each; the short ones first.

@@ -15,7 +15,7 @@ from testbed.report.results_figures import write_figures
 
 
 def make_results(file: Path, names: Sequence[str], out: Path, runs: Path, *, workers: int | None = None,
-                 limit_s: float = 600.0, budget_s: float = math.inf, draw_only: bool = False,
+                 limit_s: float = 150.0, budget_s: float = math.inf, draw_only: bool = False,
                  say: Callable[[str], None] = lambda _: None) -> list[Path]:
     """Simulate (all, or the named questions), then write OUT/results.md and OUT/results/.
 
