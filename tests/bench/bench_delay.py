@@ -4,8 +4,7 @@
     sudo python tests/bench/bench_delay.py --loop python --only throughput
     sudo python tests/bench/bench_delay.py --backend netem --only rtt,rate
 
-Prints one JSON object a line. Where Mahimahi's mm-delay and mm-link are on PATH, they are measured in the same run
-(as an ordinary user: they refuse root); else a line says that they are absent. Targets: 400 Mbit/s of 1500-byte TCP through one link, RTT error at 20 ms up to
+Prints one JSON object a line. (Beside Mahimahi's way to delay: bench_mahimahi.py.) Targets: 400 Mbit/s of 1500-byte TCP through one link, RTT error at 20 ms up to
 1 ms (median) and 3 ms (p99), rate error up to 2 % from 1 to 200 Mbit/s. The machine should be idle otherwise;
 its load is printed with each line.
 """
@@ -17,24 +16,18 @@ import contextlib
 import dataclasses
 import json
 import os
-import resource
-import shutil
 import signal
 import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from testbed.cluster import Link, LinkState, Topology
 from testbed.cluster.model import SERVER
 from testbed.emulation import cleanup
 from testbed.emulation.delay.base import DelayBackend
 from testbed.emulation.delay.compiled_line import CHOICE, library_path
-from testbed.emulation.link_model import GOODPUT_BYTES, access_links, server_delay
+from testbed.emulation.link_model import access_links, server_delay
 from testbed.emulation.network import EmulatedNetwork, NetworkSettings
 from testbed.emulation.state import RunState
 from testbed.measurement.light_traffic import FlowSpec, echo_rtts, open_flows, saturate
@@ -217,54 +210,7 @@ def start(backend: str, homes: int = 256) -> None:
            set_all_s=laps[2] - laps[1], stop_s=laps[3] - laps[2])
 
 
-_SENDER = """
-import os, resource, socket, sys, time
-s = socket.create_connection((os.environ["MAHIMAHI_BASE"], int(sys.argv[1])))
-end, block = time.monotonic() + float(sys.argv[2]), bytes(1 << 18)
-while time.monotonic() < end:
-    s.sendall(block)
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime)
-"""
-
-
-def mahimahi(backend: str, seconds: float = 5.0) -> None:
-    """mm-delay, and mm-link inside it, at the same RTT: its error, and bits a second of CPU time."""
-    if not shutil.which("mm-delay"):
-        report(bench="mahimahi", absent="mm-delay is not on PATH")
-        return
-    half_ms = str(round(1e3 * RTT_S / 2))
-    done = subprocess.run(["mm-delay", half_ms, "sh", "-c", "ping -c 200 -i 0.02 -q $MAHIMAHI_BASE"], user="nobody",
-                          capture_output=True, text=True, check=True)
-    mean_ms = float(done.stdout.rpartition("= ")[2].split("/")[1])
-    report(bench="mahimahi_rtt", asked_ms=1e3 * RTT_S, error_mean_ms=mean_ms - 1e3 * RTT_S)
-    shells = {"mm-delay": ["mm-delay", half_ms]}
-    if shutil.which("mm-link"):
-        trace = Path(tempfile.mkdtemp()) / "full"
-        trace.write_text("\n".join(str(1 + i // 83) for i in range(83_000)) + "\n")  # 83 packets a ms: 1 Gbit/s
-        trace.parent.chmod(0o755)
-        shells["mm-link"] = ["mm-link", str(trace), str(trace), "--"]
-    else:
-        report(bench="mahimahi", absent="mm-link is not on PATH")
-    for name, shell in shells.items():
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        with socket.create_server(("0.0.0.0", 0)) as server:
-            argv = [*shell, sys.executable, "-c", _SENDER, str(server.getsockname()[1]), str(seconds)]
-            with subprocess.Popen(argv, user="nobody", stdout=subprocess.PIPE, text=True) as process:
-                flow, _ = server.accept()
-                with flow:
-                    began, received = time.monotonic(), 0
-                    while chunk := flow.recv(1 << 20):
-                        received += len(chunk)
-                    took = time.monotonic() - began
-                sender_s = float(process.stdout.read().strip() or 0)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - sender_s
-        report(bench="mahimahi_throughput", shell=name, mbps=8e-6 * received / took, cpu=cpu_s / took,
-               packets_per_s_per_core=received / GOODPUT_BYTES / cpu_s if cpu_s > 0 else None)
-
-
-BENCHES = {"throughput": throughput, "rtt": rtt, "rate": rate, "start": start, "mahimahi": mahimahi}
+BENCHES = {"throughput": throughput, "rtt": rtt, "rate": rate, "start": start}
 
 
 def main() -> None:

@@ -143,6 +143,30 @@ def test_packets_are_released_once_in_order_and_on_time(request, make):
         assert time.monotonic() < began + 5
 
 
+@pytest.mark.parametrize(("delay_s", "early_s"), [(0.03, 200e-6), (0.0004, 100e-6), (0.0001, 50e-6)])
+@pytest.mark.parametrize("make", [DelayLine, CompiledLine], ids=["python", "compiled"])
+def test_a_busy_line_releases_packets_only_a_little_early(request, make, delay_s, early_s):
+    """30,000 packets a second: what is due soon goes along with what is due."""
+    kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    told, tell = socket.socketpair()
+    with kernel, ours, told, tell:
+        kernel.setblocking(False)
+        arguments = (ours, Lanes({"h2": PathDelay(down_delay_s=delay_s)}, {}, {}, 3), MACS, PORTS, _view())
+        line = make(*arguments) if make is DelayLine else make(request.getfixturevalue("library"), *arguments)
+        line.add_handler(told.fileno(), lambda: None)
+        mac, sent, early = next(iter(MACS)), [], []
+        begin = time.monotonic()
+        while len(early) < 1200 and time.monotonic() < begin + 5:
+            while len(sent) < min(1200, 30_000 * (time.monotonic() - begin)):
+                sent.append(time.monotonic())
+                kernel.send(_message(1, len(sent) - 1, 12, mac))
+            line.turn(time.monotonic_ns() + 500_000)
+            for _, packet_id, _ in _verdicts(kernel):
+                early.append(sent[packet_id] + delay_s - time.monotonic())
+        assert len(early) == 1200
+        assert max(early) < early_s + 2e-6  # the kernel's times are whole microseconds
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor only")
 def test_a_stand_in_works_while_the_line_is_kept_from_it(library):
     """The main thread takes packets in once and is then never there: they are released all the same, each once."""

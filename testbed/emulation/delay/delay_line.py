@@ -17,7 +17,9 @@ from testbed.emulation.delay.packets import Layout, parse
 READ_BATCH = 64
 VERDICT_BATCH = 32  # each verdict sends a packet on within the call, some 5 us: more would make others late
 EARLY_NS = 50_000  # release what is due this soon along with what is due now: half the wake-ups
-REST_NS = 200_000  # on a busy line read no more often than this; arrival times come from the kernel
+REST_NS = 200_000  # while packets come read no more often than this; arrival times come from the kernel
+BUSY_PER_S = 15_000  # packets; beyond, it releases no more often either, as network cards interrupt at bulk rates
+LOAD_NS = 10_000_000  # how often that is looked at
 _HEAD = -1  # in place of a packet id: the heap entry stands for the head of a lane's queue
 _MIX = 8  # bits of queue number beside a packet's id, which counts up in each queue
 
@@ -58,7 +60,8 @@ class DelayLine:
         self._views = [every[:netfilter.VERDICT_BYTES * n] for n in range(VERDICT_BATCH + 1)]
         self._count = 0  # verdicts in the buffer
         self._dues: list[int] = []  # of the packets accepted among them
-        self._rest = 0
+        self._read_at = 0
+        self._early, self._load_since, self._load_packets = EARLY_NS, self._drained, 0
         self.packets = self.released = self.lost = 0
 
     def add_handler(self, fd: int, call: Callable[[], None]) -> None:
@@ -74,22 +77,32 @@ class DelayLine:
         """Wait for packets, for the next due time or until `latest_ns` (monotonic), then do what is to do."""
         heap, before = self._heap, self.packets
         until = min(heap[0][0], latest_ns) if heap else latest_ns
-        wait = until - time.monotonic_ns()
-        if self._rest:
+        now = time.monotonic_ns()
+        wait, rest = max(0, until - now), self._read_at - now
+        if rest > 0:
             # Packets keep coming: being woken by each would cost more than delaying it.
-            time.sleep(max(0, min(wait, self._rest)) * 1e-9)
+            time.sleep(min(wait, rest) * 1e-9)
         else:
-            select.select((self._epoll,), (), (), max(0, wait) * 1e-9)
-        for fd, _ in self._epoll.poll(0):
-            self._handlers[fd]()
+            select.select((self._epoll,), (), (), wait * 1e-9)
+        if wait >= rest:
+            for fd, _ in self._epoll.poll(0):
+                self._handlers[fd]()
+            self._read_at = time.monotonic_ns() + self._rest if self.packets > before else 0
         self._release()
-        self._rest = min(REST_NS, self._lanes.shortest // 4) if self.packets > before else 0
+
+    @property
+    def _rest(self) -> int:
+        return min(REST_NS, self._lanes.shortest // 4)
 
     def _receive(self) -> None:
         now = time.monotonic_ns()
         count = self._reader.read(self._fd)
         if not count:
             return
+        if (span := now - self._load_since) >= LOAD_NS:
+            busy = (self.packets - self._load_packets) * 1_000_000_000 > BUSY_PER_S * span
+            self._early = max(EARLY_NS, self._rest) if busy else EARLY_NS
+            self._load_since, self._load_packets = now, self.packets
         self.packets += count
         slots = self._reader.slots[:count * SLOT]
         if self._layout is None:
@@ -130,7 +143,7 @@ class DelayLine:
         return lane
 
     def _release(self) -> None:
-        heap, now = self._heap, time.monotonic_ns() + EARLY_NS
+        heap, now = self._heap, time.monotonic_ns() + self._early
         while heap and heap[0][0] <= now:
             due, _, lane, key = heapq.heappop(heap)
             if key != _HEAD:
@@ -141,7 +154,7 @@ class DelayLine:
                     self._accept(*waiting.popleft())
                 if waiting:
                     heapq.heappush(heap, (waiting[0][0], next(self._order), lane, _HEAD))
-            now = time.monotonic_ns() + EARLY_NS
+            now = time.monotonic_ns() + self._early
         if self._count:
             self._flush()
 

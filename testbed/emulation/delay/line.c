@@ -28,7 +28,7 @@
 #include <time.h>
 
 enum { READ_BATCH = 64, SLOT = 256, VERDICT_BATCH = 32, VERDICT_BYTES = 32 };
-enum { EARLY_NS = 50000, REST_NS = 200000 };
+enum { EARLY_NS = 50000, REST_NS = 200000, BUSY_PER_S = 15000, LOAD_NS = 10000000 }; /* of delay_line.py */
 enum { STAND_IN_NS = 500000, STAND_IN_BATCH = 8, LOOK_NS = 1000000, IDLE_NS = 1000000000, IDLE_LOOK_NS = 10000000 };
 enum { UNTIL = 0, OTHER_READABLE = 1, UNKNOWN_LANE = 2, FAILED = 3 };            /* what line_run returns */
 enum { A_PACKET_HDR = 1, A_TIMESTAMP = 4, A_OUTDEV = 6, A_PHYSOUTDEV = 8, A_HWADDR = 9 };
@@ -60,7 +60,9 @@ typedef struct {
     entry_t *heap;
     uint32_t heap_count, heap_room;
     uint64_t order;
-    int64_t drained, shortest, rest;
+    int64_t drained, shortest, read_at;
+    int64_t early, load_since; /* the load is what came since then */
+    uint64_t load_packets;     /* `packets` then */
     struct mmsghdr headers[READ_BATCH];
     struct iovec vectors[READ_BATCH];
     uint8_t slots[READ_BATCH * SLOT];
@@ -124,7 +126,8 @@ line_t *line_new(int fd, int other, uint64_t *memory)
         l->headers[i].msg_hdr.msg_iov = &l->vectors[i];
         l->headers[i].msg_hdr.msg_iovlen = 1;
     }
-    l->drained = clock_ns(CLOCK_MONOTONIC);
+    l->drained = l->load_since = clock_ns(CLOCK_MONOTONIC);
+    l->early = EARLY_NS;
     atomic_init(&l->next_due, LLONG_MAX);
     atomic_init(&l->last_turn, l->drained);
     atomic_init(&l->last_packet, l->drained);
@@ -240,6 +243,8 @@ void line_set(line_t *l, int number, int64_t delay, int64_t jitter, double loss,
 
 /* The shortest delay of all lanes: how long a busy line may rest. */
 void line_set_shortest(line_t *l, int64_t shortest) { l->shortest = shortest; }
+
+static int64_t rest_of(const line_t *l) { return l->shortest / 4 < REST_NS ? l->shortest / 4 : REST_NS; }
 
 /* When a packet is due, or -1 when it is lost; Lane.due of lanes.py. */
 static int64_t due_of(lane_t *lane, int64_t arrived)
@@ -478,6 +483,13 @@ static int receive(line_t *l)
     atomic_store(&l->last_packet, l->batch_now);
     l->batch = count;
     l->next = 0;
+    int64_t span = l->batch_now - l->load_since;
+    if (span >= LOAD_NS) {
+        bool busy = (double)(l->packets - l->load_packets) * 1e9 > (double)BUSY_PER_S * (double)span;
+        l->early = busy && rest_of(l) > EARLY_NS ? rest_of(l) : EARLY_NS;
+        l->load_since = l->batch_now;
+        l->load_packets = l->packets;
+    }
     l->batch_gap = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC);
     return take(l);
 }
@@ -485,7 +497,7 @@ static int receive(line_t *l)
 /* The stand-in stops when the line's own thread wants to go on. */
 static int release(line_t *l)
 {
-    int64_t now = clock_ns(CLOCK_MONOTONIC) + EARLY_NS;
+    int64_t now = clock_ns(CLOCK_MONOTONIC) + l->early;
     while (l->heap_count && l->heap[0].due <= now && !(l->most_verdicts == STAND_IN_BATCH && atomic_load(&l->wanted))) {
         entry_t top = pop(l);
         if (top.key != HEAD) {
@@ -505,7 +517,7 @@ static int release(line_t *l)
                 return FAILED;
             }
         }
-        now = clock_ns(CLOCK_MONOTONIC) + EARLY_NS;
+        now = clock_ns(CLOCK_MONOTONIC) + l->early;
     }
     return flush(l) ? UNTIL : FAILED;
 }
@@ -529,11 +541,15 @@ static int turn(line_t *l, int64_t until)
     struct pollfd fds[2] = {{l->fd, POLLIN, 0}, {l->other, POLLIN, 0}};
     struct timespec none = {0, 0}, t = {wait / 1000000000, wait % 1000000000};
     uint64_t so_far = l->packets;
-    int64_t rest = l->rest;
+    int64_t rest = l->read_at - now;
     end_work(l);
-    if (rest) { /* packets keep coming: being woken by each would cost more than delaying it */
+    if (rest > 0) { /* packets keep coming: being woken by each would cost more than delaying it */
         struct timespec pause = {0, wait < rest ? wait : rest};
         nanosleep(&pause, NULL);
+        if (wait < rest) {
+            begin_work(l);
+            return -1;
+        }
         t = none;
     }
     int ready = ppoll(fds, 2, &t, NULL), error = errno;
@@ -544,8 +560,7 @@ static int turn(line_t *l, int64_t until)
     }
     if (ready > 0 && (fds[0].revents & POLLIN) && l->next == l->batch && (code = receive(l)) != UNTIL)
         return code;
-    rest = l->shortest / 4 < REST_NS ? l->shortest / 4 : REST_NS;
-    l->rest = l->packets > so_far ? rest : 0;
+    l->read_at = l->packets > so_far ? clock_ns(CLOCK_MONOTONIC) + rest_of(l) : 0;
     if (ready > 0 && fds[1].revents)
         return release(l) == FAILED ? FAILED : OTHER_READABLE;
     return -1;
