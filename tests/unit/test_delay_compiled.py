@@ -143,7 +143,7 @@ def test_packets_are_released_once_in_order_and_on_time(request, make):
         assert time.monotonic() < began + 5
 
 
-@pytest.mark.parametrize(("delay_s", "early_s"), [(0.03, 200e-6), (0.0004, 100e-6), (0.0001, 50e-6)])
+@pytest.mark.parametrize(("delay_s", "early_s"), [(0.03, 200e-6), (0.0004, 100e-6), (0.0001, 25e-6)])
 @pytest.mark.parametrize("make", [DelayLine, CompiledLine], ids=["python", "compiled"])
 def test_a_busy_line_releases_packets_only_a_little_early(request, make, delay_s, early_s):
     """30,000 packets a second: what is due soon goes along with what is due."""

@@ -113,7 +113,7 @@ def test_the_age_of_counters_shows_a_dead_writer():
 def test_messages_survive_being_cut_anywhere():
     import socket
 
-    start = protocol.Start("/run/netns/x", "y", [protocol.Host("a", "02:00:00:00:00:01", "y1", "east")],
+    start = protocol.Start("/run/netns/x", "y", [protocol.Host("a", "02:00:00:00:00:01", "p1", "y1", "east")],
                            {"a": PathDelay(0.01, 0.02, reorder=0.5)}, {"east": 0.003}, 7)
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed.emulation.delay.delay_line import DelayLine
+from testbed.emulation.delay.delay_line import DelayLine, pace
 from testbed.emulation.delay.lanes import Lane, Lanes
 
 CHOICE = "TESTBED_DELAY_LINE"  # in the environment: 'python' or 'compiled'; else compiled where it is there
@@ -41,7 +41,7 @@ def load(path: Path) -> ctypes.CDLL:
         "line_free": (None, [c_line]),
         "line_add": (number, [c_line, u32, ctypes.c_char_p, u64, u64]),
         "line_set": (None, [c_line, number, i64, i64, real, real]),
-        "line_set_shortest": (None, [c_line, i64]),
+        "line_set_pace": (None, [c_line, i64, i64]),
         "line_due": (i64, [c_line, number, i64]),
         "line_run": (number, [c_line, i64]),
         "line_stand_in": (None, [c_line]),
@@ -67,6 +67,7 @@ class CompiledLine:
 
     def __init__(self, library: ctypes.CDLL, sock: socket.socket, lanes: Lanes, macs: Mapping[bytes, str],
                  ports: Mapping[int, str], memory: memoryview):
+        self.stamped = False
         self._c, self._sock, self._lanes, self._macs, self._ports = library, sock, lanes, macs, ports
         self._memory = memory
         self._counters = (ctypes.c_uint64 * len(memory)).from_buffer(memory.obj)
@@ -151,7 +152,7 @@ class CompiledLine:
             number = self._numbers.get(lane)
             if number is not None:
                 self._c.line_set(self._line, number, lane.delay, lane.jitter, lane.loss, lane.reorder)
-        self._c.line_set_shortest(self._line, self._lanes.shortest)
+        self._c.line_set_pace(self._line, *pace(self._lanes.shortest, self.stamped))
 
 
 def make_line(sock: socket.socket, lanes: Lanes, macs: Mapping[bytes, str], ports: Mapping[int, str],

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ from testbed.emulation.delay.compiled_line import CompiledLine, make_line
 from testbed.emulation.delay.delay_line import DelayLine
 from testbed.emulation.delay.lanes import Lanes
 from testbed.emulation.delay.protocol import Change, Failed, Inbox, Ready, Start, Stop, send
+from testbed.emulation.delay.stamps import forget_early_stamps
 from testbed.emulation.namespaces import enter_namespace
 from testbed.emulation.processors import delay_processor
 
@@ -112,6 +114,7 @@ class Daemon:
             ports={socket.if_nametoindex(h.port): h.name for h in start.hosts},
             memory=self._memory,
         )
+        self._line.stamped = _stamp_behind_uplinks([h.uplink for h in start.hosts], stack)
         netfilter.set_buffer(sock, BUFFER_BYTES)
         for number in range(QUEUES):
             netfilter.bind_queue(sock, number, MAX_PACKETS)
@@ -159,6 +162,17 @@ class Daemon:
         memory[shared_stats.HEARTBEAT] = time.monotonic_ns()
         if os.getppid() != self._parent:
             self._ending = True
+
+
+def _stamp_behind_uplinks(interfaces: list[str], stack: contextlib.ExitStack) -> bool:
+    """Whether the kernel can: see stamps.py. A file descriptor for each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, soft + len(interfaces)), hard))
+    with contextlib.suppress(OSError):
+        for link in forget_early_stamps(map(socket.if_nametoindex, interfaces)):
+            stack.callback(os.close, link)
+        return True
+    return False
 
 
 def _remove_rule(sock: socket.socket) -> None:

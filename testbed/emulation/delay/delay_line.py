@@ -16,12 +16,25 @@ from testbed.emulation.delay.packets import Layout, parse
 
 READ_BATCH = 64
 VERDICT_BATCH = 32  # each verdict sends a packet on within the call, some 5 us: more would make others late
-EARLY_NS = 50_000  # release what is due this soon along with what is due now: half the wake-ups
-REST_NS = 200_000  # while packets come read no more often than this; arrival times come from the kernel
-BUSY_PER_S = 15_000  # packets; beyond, it releases no more often either, as network cards interrupt at bulk rates
+EARLY_NS = 10_000  # release what is due this soon along with what is due now
+BUSY_PER_S = 15_000  # packets; beyond, wake-ups are made as rare as interrupts of network cards at bulk rates:
+BUSY_EARLY_NS = 200_000  # release what is due this soon
+REST_NS = 500_000  # while packets come read no more often than this, since the kernel tells when they came;
+UNSTAMPED_REST_NS = 200_000  # where it doesn't, behind uplinks: then what was read last is taken for it
 LOAD_NS = 10_000_000  # how often that is looked at
 _HEAD = -1  # in place of a packet id: the heap entry stands for the head of a lane's queue
 _MIX = 8  # bits of queue number beside a packet's id, which counts up in each queue
+
+
+def pace(shortest_ns: int, stamped: bool) -> tuple[int, int]:
+    """How long reading may rest while packets come, and how early a busy line releases [ns].
+
+    Args:
+        shortest_ns: the shortest delay of all lanes.
+        stamped: whether packets' times are right behind uplinks, too; see stamps.py.
+    """
+    quarter = shortest_ns // 4
+    return min(REST_NS if stamped else UNSTAMPED_REST_NS, quarter), max(EARLY_NS, min(BUSY_EARLY_NS, quarter))
 
 
 class DelayLine:
@@ -32,6 +45,8 @@ class DelayLine:
         macs: MAC address (6 bytes) -> host.
         ports: index of the bridge's port -> the host behind it.
         memory: where lags are counted, see shared_stats.
+
+    stamped: to be set before the first packet; see `pace`.
     """
 
     loop = "python"
@@ -60,7 +75,8 @@ class DelayLine:
         self._views = [every[:netfilter.VERDICT_BYTES * n] for n in range(VERDICT_BATCH + 1)]
         self._count = 0  # verdicts in the buffer
         self._dues: list[int] = []  # of the packets accepted among them
-        self._read_at = 0
+        self.stamped = False
+        self._last_read = self._read_at = 0
         self._early, self._load_since, self._load_packets = EARLY_NS, self._drained, 0
         self.packets = self.released = self.lost = 0
 
@@ -87,12 +103,12 @@ class DelayLine:
         if wait >= rest:
             for fd, _ in self._epoll.poll(0):
                 self._handlers[fd]()
-            self._read_at = time.monotonic_ns() + self._rest if self.packets > before else 0
+            if self.packets > before:
+                rest, _ = pace(self._lanes.shortest, self.stamped)
+                began = time.monotonic_ns()
+                self._read_at = began + rest if began - self._last_read < 2 * rest else 0
+                self._last_read = began
         self._release()
-
-    @property
-    def _rest(self) -> int:
-        return min(REST_NS, self._lanes.shortest // 4)
 
     def _receive(self) -> None:
         now = time.monotonic_ns()
@@ -101,7 +117,7 @@ class DelayLine:
             return
         if (span := now - self._load_since) >= LOAD_NS:
             busy = (self.packets - self._load_packets) * 1_000_000_000 > BUSY_PER_S * span
-            self._early = max(EARLY_NS, self._rest) if busy else EARLY_NS
+            self._early = pace(self._lanes.shortest, self.stamped)[1] if busy else EARLY_NS
             self._load_since, self._load_packets = now, self.packets
         self.packets += count
         slots = self._reader.slots[:count * SLOT]

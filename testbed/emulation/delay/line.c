@@ -28,7 +28,7 @@
 #include <time.h>
 
 enum { READ_BATCH = 64, SLOT = 256, VERDICT_BATCH = 32, VERDICT_BYTES = 32 };
-enum { EARLY_NS = 50000, REST_NS = 200000, BUSY_PER_S = 15000, LOAD_NS = 10000000 }; /* of delay_line.py */
+enum { EARLY_NS = 10000, BUSY_PER_S = 15000, LOAD_NS = 10000000 }; /* of delay_line.py */
 enum { STAND_IN_NS = 500000, STAND_IN_BATCH = 8, LOOK_NS = 1000000, IDLE_NS = 1000000000, IDLE_LOOK_NS = 10000000 };
 enum { UNTIL = 0, OTHER_READABLE = 1, UNKNOWN_LANE = 2, FAILED = 3 };            /* what line_run returns */
 enum { A_PACKET_HDR = 1, A_TIMESTAMP = 4, A_OUTDEV = 6, A_PHYSOUTDEV = 8, A_HWADDR = 9 };
@@ -60,7 +60,7 @@ typedef struct {
     entry_t *heap;
     uint32_t heap_count, heap_room;
     uint64_t order;
-    int64_t drained, shortest, read_at;
+    int64_t drained, rest, busy_early, last_read, read_at;
     int64_t early, load_since; /* the load is what came since then */
     uint64_t load_packets;     /* `packets` then */
     struct mmsghdr headers[READ_BATCH];
@@ -241,10 +241,12 @@ void line_set(line_t *l, int number, int64_t delay, int64_t jitter, double loss,
     end_work(l);
 }
 
-/* The shortest delay of all lanes: how long a busy line may rest. */
-void line_set_shortest(line_t *l, int64_t shortest) { l->shortest = shortest; }
-
-static int64_t rest_of(const line_t *l) { return l->shortest / 4 < REST_NS ? l->shortest / 4 : REST_NS; }
+/* Pace of delay_line.py: how long reading may rest while packets come, and how early a busy line releases. */
+void line_set_pace(line_t *l, int64_t rest, int64_t busy_early)
+{
+    l->rest = rest;
+    l->busy_early = busy_early;
+}
 
 /* When a packet is due, or -1 when it is lost; Lane.due of lanes.py. */
 static int64_t due_of(lane_t *lane, int64_t arrived)
@@ -486,7 +488,7 @@ static int receive(line_t *l)
     int64_t span = l->batch_now - l->load_since;
     if (span >= LOAD_NS) {
         bool busy = (double)(l->packets - l->load_packets) * 1e9 > (double)BUSY_PER_S * (double)span;
-        l->early = busy && rest_of(l) > EARLY_NS ? rest_of(l) : EARLY_NS;
+        l->early = busy ? l->busy_early : EARLY_NS;
         l->load_since = l->batch_now;
         l->load_packets = l->packets;
     }
@@ -560,7 +562,10 @@ static int turn(line_t *l, int64_t until)
     }
     if (ready > 0 && (fds[0].revents & POLLIN) && l->next == l->batch && (code = receive(l)) != UNTIL)
         return code;
-    l->read_at = l->packets > so_far ? clock_ns(CLOCK_MONOTONIC) + rest_of(l) : 0;
+    if (l->packets > so_far) {
+        l->read_at = l->batch_now - l->last_read < 2 * l->rest ? clock_ns(CLOCK_MONOTONIC) + l->rest : 0;
+        l->last_read = l->batch_now;
+    }
     if (ready > 0 && fds[1].revents)
         return release(l) == FAILED ? FAILED : OTHER_READABLE;
     return -1;

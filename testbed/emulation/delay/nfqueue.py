@@ -77,7 +77,7 @@ class NfqueueBackend:
             ours.settimeout(_START_S)
             protocol.send(ours, protocol.Start(
                 self._netns, prefix,
-                [protocol.Host(h.name, h.mac, h.bridge_port, areas.get(h.name)) for h in hosts.values()],
+                [protocol.Host(h.name, h.mac, h.port, h.bridge_port, areas.get(h.name)) for h in hosts.values()],
                 dict(delays), {link.name: link.delay_s for link in shared.values()}, seed,
             ))
             answer = self._answer()

@@ -12,6 +12,7 @@ from testbed.emulation.delay.base import PathDelay
 class Host(msgspec.Struct):
     name: str
     mac: str
+    uplink: str  # the interface by which its packets enter
     port: str  # the bridge's port that leads to it
     area: str | None = None  # the shared link that it is behind
 
