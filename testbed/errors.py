@@ -61,10 +61,11 @@ def looking(where: str | None = None) -> Iterator[None]:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` most likely meant, or None when nothing is close."""
-    choices = [str(c) for c in choices]
-    lowered = {c.lower(): c for c in choices}
-    hits = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.5)
+    """The choice that `name` most likely meant: a misspelt or longer form of it. None when nothing is close."""
+    meant = str(name).lower()
+    lowered = {str(c).lower(): str(c) for c in choices}
+    alike = [c for c in lowered if abs(len(c) - len(meant)) <= max(1, len(meant) // 3)]
+    hits = difflib.get_close_matches(meant, alike, n=1) or [c for c in lowered if len(meant) > 2 and c.startswith(meant)]
     return lowered[hits[0]] if hits else None
 
 

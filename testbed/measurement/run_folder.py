@@ -134,7 +134,7 @@ class RunFolder:
                 hint = f"did you mean {siblings / near}?"
             else:
                 hint = (
-                    f"{siblings} holds no runs" if not runs else f"the runs in {siblings} are named otherwise"
+                    f"{siblings} holds no runs" if not runs else f"the latest in {siblings}: {', '.join(runs[-5:])}"
                 )
             raise InputError(where, "no such run folder", hint=hint)
         if not found.is_dir():
