@@ -32,14 +32,15 @@ class InputError(TestbedError):
 
     Args:
         where: file, line or key, e.g. ``"a.csv line 7, column download"`` or ``"training.steps"``.
-        message: what is wrong, with the value found and what was expected.
+        problem: what is wrong, with the value found and what was expected.
     """
 
     exit_code = 2
 
-    def __init__(self, where: str, message: str, *, hint: str | None = None):
-        super().__init__(f"{where}: {message}", hint=hint)
+    def __init__(self, where: str, problem: str, *, hint: str | None = None):
+        super().__init__(f"{where}: {problem}", hint=hint)
         self.where = where
+        self.problem = problem
 
 
 class CapabilityError(TestbedError):

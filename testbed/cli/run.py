@@ -48,13 +48,13 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
       testbed run quickstart --dry-run
       testbed run scale-256 --tdf auto
     """
-    from testbed.experiment.loading import load_experiment, sweep_points
+    from testbed.experiment.loading import load_experiment
     from testbed.experiment.running import dry_run_text
-    from testbed.experiment.setup import run_setup
+    from testbed.experiment.setup import run_setups
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
     loaded = load_experiment(experiment, overrides, seed=seed, tdf=tdf)
-    setups = [run_setup(point) for point in sweep_points(loaded)]
+    setups = run_setups(loaded)
     if dry_run:
         for setup in setups:
             click.echo(dry_run_text(setup, as_json=as_json))

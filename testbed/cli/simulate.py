@@ -36,12 +36,12 @@ def simulate(ctx: click.Context, experiment: str, overrides: tuple[str, ...], se
       testbed simulate smoke --tensors real
     """
     from testbed.cli.run import execute_sweep
-    from testbed.experiment.loading import load_experiment, sweep_points
-    from testbed.experiment.setup import run_setup
+    from testbed.experiment.loading import load_experiment
+    from testbed.experiment.setup import run_setups
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
     also = [item for item in ("engine=simulation", runner and f"training.runner={runner}",
                               tensors and f"simulation.tensors={tensors}") if item]
     loaded = load_experiment(experiment, (*overrides, *also), seed=seed)
-    setups = [run_setup(point) for point in sweep_points(loaded, also)]
+    setups = run_setups(loaded, also)
     ctx.exit(execute_sweep(console, setups, loaded.data.get("sweep"), out, as_json=as_json))

@@ -8,7 +8,6 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 from importlib import metadata
-from pathlib import Path
 
 from testbed import uml
 from testbed.emulation import kernel_probes
@@ -168,7 +167,6 @@ def probe() -> Capabilities:
     def kernel(name: str) -> Found:
         return tried.get(name, otherwise)
 
-    controls = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
     torch, torch_version = _torch()
     memory_bytes, available_memory_bytes = machine_memory()
     found = Capabilities(
@@ -177,7 +175,7 @@ def probe() -> Capabilities:
         memory_cgroup=memory_cgroup, cgroup_version=cgroup_version,
         mininet=_mininet(), torch=torch, torch_version=torch_version,
         uml=_uml(),
-        congestion_controls=tuple(controls.read_text().split()) if controls.exists() else (),
+        congestion_controls=kernel_probes.congestion_controls(),
         kernel=platform.release(), python=platform.python_version(),
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=memory_bytes, available_memory_bytes=available_memory_bytes,

@@ -135,17 +135,17 @@ def disable_ipv6_in(netns: str) -> None:
     in_thread(there)
 
 
-def require_congestion_control(name: str) -> None:
-    """Raises InputError, with the choices, when this kernel has no such congestion control."""
+def require_congestion_control(name: str, where: str = "network.congestion_control", *, load: bool = False) -> None:
+    """Raises InputError, with the choices, when this kernel has no such congestion control, nor a module of it.
 
-    def available() -> list[str]:
-        return (_SYSCTL / "ipv4/tcp_available_congestion_control").read_text().split()
-
-    if name not in available():
-        if name.isalnum():
-            kernel_probes.command("modprobe", "-q", f"tcp_{name}")
-        if name not in available():
-            raise unknown("network.congestion_control", "congestion control", name, available())
+    load: load the module, which needs root; without, that there is one will do, and nothing changes.
+    """
+    known = kernel_probes.congestion_controls()
+    if name in known or (not known and not load):  # a kernel that doesn't tell is asked once it is used
+        return
+    module = ("modprobe", "-q", f"tcp_{name}") if load else ("modprobe", "-n", "-q", f"tcp_{name}")
+    if not name.isalnum() or not kernel_probes.command(*module).available:
+        raise unknown(where, "congestion control", name, known)
 
 
 def set_up(hosts: Iterable[HostPort], congestion_control: str, rto_min_s: float) -> None:

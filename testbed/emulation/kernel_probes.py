@@ -40,6 +40,12 @@ def command(*argv: str) -> Found:
     return Found(done.returncode == 0, " ".join(argv) if done.returncode == 0 else said.strip())
 
 
+def congestion_controls() -> tuple[str, ...]:
+    """TCP's that are loaded; empty where the kernel doesn't tell."""
+    listed = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+    return tuple(listed.read_text().split()) if listed.exists() else ()
+
+
 def _all(*commands: str) -> Found:
     """Run commands in order until one fails."""
     found = Found(True, "")

@@ -98,7 +98,7 @@ class EmulatedNetwork:
             TestbedError, OSError: a command failed. What was made until then is recorded: call `stop`.
         """
         p, netns = self.plan, self.net_namespace
-        hosts.require_congestion_control(self.settings.congestion_control)
+        hosts.require_congestion_control(self.settings.congestion_control, load=True)
         self.state.record_many("netns", p.namespaces)
         self._started = True
         namespaces.create(p.namespaces)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,9 @@ def load_experiment(name: str | Path, overrides: tuple[str, ...] = (), *, seed: 
         data["seed"] = seed
     if tdf is not None:
         data["tdf"] = tdf
-    return validated(data, path, lines)
+    loaded = validated(data, path, lines)
+    sweep_points(loaded)  # checks them: also where the experiment is used without its sweep
+    return loaded
 
 
 def validated(data: dict[str, Any], path: Path, lines: dict[tuple, int] | None = None) -> LoadedExperiment:
@@ -110,13 +112,24 @@ def sweep_points(loaded: LoadedExperiment, last: Sequence[str] = ()) -> list[Loa
     for i, entry in enumerate(entries):
         data = copy.deepcopy({k: v for k, v in loaded.data.items() if k != "sweep"})
         lines = dict(loaded.lines)
-        try:
-            for item in (*(f"{key}={json.dumps(value)}" for key, value in entry.items()), *last):
+        with in_entry(i):
+            for key, value in entry.items():
+                line = _line(("sweep", i, key), lines)
+                where = _where(loaded.path, (key,), {(key,): line})
+                _assign(data, key, copy.deepcopy(value), lines, where, line)
+            for item in last:
                 _override(data, item, lines)
             points.append(validated(data, loaded.path, lines))
-        except InputError as error:
-            raise InputError(loaded.where("sweep", i), f"{error.where}: {error.message}", hint=error.hint) from None
     return points or [loaded]
+
+
+@contextmanager
+def in_entry(number: int) -> Iterator[None]:
+    """While an entry of `sweep` is checked: what is wrong with it says which one it is."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error.where}, in sweep.{number}", error.problem, hint=error.hint) from None
 
 
 @looking()
@@ -178,21 +191,29 @@ def _walk(node: yaml.Node, path: tuple, lines: dict[tuple, int], file: Path) -> 
             _walk(value, (*path, i), lines, file)
 
 
-def _override(data: dict[str, Any], item: str, lines: dict[tuple, int]) -> None:
+def _override(data: dict[str, Any], item: str, lines: dict[tuple, int | None]) -> None:
     key, sep, text = item.partition("=")
-    parts = [int(p) if p.isdigit() else p for p in key.strip().split(".")]
-    if not sep or not all(str(p) for p in parts):
+    if not sep:
         raise InputError(f"--set {item}", "expected key=value, e.g. --set training.steps=5")
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         value = text
+    _assign(data, key.strip(), value, lines, f"--set {item}", 0)
+
+
+def _assign(data: dict[str, Any], key: str, value: Any, lines: dict[tuple, int | None], where: str,
+            line: int | None) -> None:
+    """Replace the value at a dotted key. where, line: of the setting that asks for it; line 0: --set."""
+    parts = [int(p) if p.isdigit() else p for p in key.split(".")]
+    if "" in parts:
+        raise InputError(where, f"found the key {key!r}; expected names with dots between them, e.g. training.steps")
     target: Any = data
     for i, part in enumerate(parts[:-1]):
         if isinstance(target, list):
             if not isinstance(part, int) or part >= len(target):
                 at = ".".join(map(str, parts[:i]))
-                raise InputError(f"--set {item}", f"{at} has {len(target)} items; found {part!r}")
+                raise InputError(where, f"{at} has {len(target)} items; found {part!r}")
             target = target[part]
         else:
             if target.get(part) is None:
@@ -201,29 +222,32 @@ def _override(data: dict[str, Any], item: str, lines: dict[tuple, int]) -> None:
                 target[part] = {"name": target[part]}  # a section that may be a name alone
             target = target[part]
         if not isinstance(target, (dict, list)):
-            raise InputError(f"--set {item}", f"{'.'.join(map(str, parts[: i + 1]))} is a value, not a section")
+            raise InputError(where, f"{'.'.join(map(str, parts[: i + 1]))} is a value, not a section")
     last = parts[-1]
     if isinstance(target, list):
         if not isinstance(last, int) or last >= len(target):
-            raise InputError(f"--set {item}", f"has {len(target)} items; found {last!r}")
+            raise InputError(where, f"has {len(target)} items; found {last!r}")
         target[last] = value
     else:
         target[last] = value
     prefix = tuple(parts)
     for known in [k for k in lines if k[: len(prefix)] == prefix]:
         del lines[known]  # the value is not the file's any more
-    lines[prefix] = 0
+    lines[prefix] = line
 
 
-def _where(path: Path, keys: tuple, lines: dict[tuple, int]) -> str:
+def _where(path: Path, keys: tuple, lines: dict[tuple, int | None]) -> str:
     dotted = ".".join(str(k) for k in keys)
-    for end in range(len(keys), -1, -1):
-        line = lines.get(tuple(keys[:end]))
-        if line == 0:
-            return f"--set {dotted}"
-        if line is not None:
-            return f"{path} line {line}, {dotted}" if dotted else f"{path} line {line}"
-    return f"{path}, {dotted}"
+    line = _line(keys, lines)
+    if line == 0:
+        return f"--set {dotted}"
+    place = str(path) if line is None else f"{path} line {line}"
+    return f"{place}, {dotted}" if dotted else place
+
+
+def _line(keys: tuple, lines: dict[tuple, int | None]) -> int | None:
+    """Of the key, or of the innermost section around it that stands in the file; 0: comes from --set."""
+    return next((lines[keys[:end]] for end in range(len(keys), -1, -1) if lines.get(keys[:end]) is not None), None)
 
 
 def _explain(error: ValidationError, path: Path, lines: dict[tuple, int]) -> InputError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from testbed.emulation.capabilities import Capabilities, can_run, probe, require_queue
-from testbed.errors import CapabilityError, unknown
+from testbed.emulation.hosts import require_congestion_control
+from testbed.errors import CapabilityError
 from testbed.experiment.loading import LoadedExperiment
 
 
@@ -24,7 +25,10 @@ def check_kernel(loaded: LoadedExperiment, caps: Capabilities) -> None:
         InputError: it has no such congestion control. CapabilityError: no such router queue.
     """
     require_queue(caps, loaded.experiment.links.queue)
-    name = loaded.experiment.network.congestion_control
-    if name not in caps.congestion_controls:
-        raise unknown(loaded.where("network", "congestion_control"), "congestion control", name,
-                      caps.congestion_controls)
+    check_congestion_control(loaded)
+
+
+def check_congestion_control(loaded: LoadedExperiment) -> None:
+    """Needs no root. Raises InputError when the kernel has no such congestion control."""
+    require_congestion_control(loaded.experiment.network.congestion_control,
+                               loaded.where("network", "congestion_control"))

@@ -14,7 +14,7 @@ from typing import Any
 
 from testbed.errors import InputError
 from testbed.experiment.loading import LoadedExperiment, load_experiment
-from testbed.experiment.setup import RunSetup, run_setup
+from testbed.experiment.setup import RunSetup, run_setup, run_setups
 from testbed.measurement.run_folder import json_text
 
 MOST_ADDS = 64  # devices up to which a runner plans again without each
@@ -60,12 +60,17 @@ def load_for_runner(name: str, overrides: tuple[str, ...] = (), *, seed: int | N
         (experiment.training.model_extra or {}).pop(key, None)
         data["training"].pop(key, None)
     notes = [f"left out, being options of {before.runner}: {', '.join(dropped)}"] if dropped else []
+    if experiment.sweep:
+        notes.append(f"left out, being planned with {before.runner}: its sweep of {len(experiment.sweep)} runs")
+        experiment.sweep, data["sweep"] = [], []
     return replace(loaded, experiment=experiment, data=data), notes
 
 
 def plan_view(loaded: LoadedExperiment, notes: Sequence[str] = ()) -> PlanView:
-    """Plan and explain. Raises InputError for whatever can't work."""
+    """Plan and explain. Raises InputError for whatever `testbed run` would refuse, of its sweep's runs, too."""
     setup = run_setup(loaded)
+    if loaded.experiment.sweep:
+        run_setups(loaded)
     plan, explain = setup.plan, getattr(setup.runner, "explain", None)
     content: Mapping[str, Any] = explain(plan) if explain else plan.data
     values, tables = {}, {}

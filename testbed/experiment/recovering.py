@@ -6,8 +6,8 @@ import copy
 from dataclasses import dataclass
 
 from testbed.errors import InputError
-from testbed.experiment.loading import LoadedExperiment, sweep_points, validated
-from testbed.experiment.setup import RunSetup, run_setup
+from testbed.experiment.loading import LoadedExperiment, validated
+from testbed.experiment.setup import RunSetup, run_setup, run_setups
 
 _TELLING = ("reduce", "schedule", "recovery", "all_reduce")  # options by which strategies of one runner are told apart
 
@@ -24,8 +24,8 @@ class Pair:
 def pairs(loaded: LoadedExperiment) -> list[Pair]:
     """One for each entry of the experiment's sweep. Raises InputError, also where nobody leaves."""
     found = []
-    for point in sweep_points(loaded):
-        disturbed = run_setup(point)
+    for disturbed in run_setups(loaded):
+        point = disturbed.loaded
         if not any(action == "leave" for _, _, action in disturbed.churn):
             raise InputError(loaded.where("availability"), "no device leaves within the time limit; expected a trace "
                                                            "by which one does")  # fmt: skip

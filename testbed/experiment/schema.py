@@ -192,8 +192,7 @@ class ModelSection(Section):
         try:
             spec = published(value["name"])
         except InputError as error:
-            raise ValueError(error.message.removeprefix(f"{error.where}: ") + (f" ({error.hint})" if error.hint else "")
-                             ) from None
+            raise ValueError(error.problem + (f" ({error.hint})" if error.hint else "")) from None
         shape = {"kind": spec.family, "positions": spec.positions,
                  **{k: getattr(spec, k) for k in ("layers", "d_model", "heads", "kv_heads", "d_ff", "sequence",
                                                   "vocabulary")}}

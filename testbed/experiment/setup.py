@@ -5,6 +5,7 @@ All input is read and checked here, before anything starts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
@@ -27,7 +28,8 @@ from testbed.emulation.link_model import access_link
 from testbed.errors import InputError, nearest, unknown
 from testbed.experiment.cross_traffic import overload_warnings, read_cross_traffic
 from testbed.experiment.generated import drawn_devices, generated_availability, generated_links
-from testbed.experiment.loading import LoadedExperiment
+from testbed.experiment.loading import LoadedExperiment, in_entry, sweep_points
+from testbed.experiment.machine import check_congestion_control
 from testbed.experiment.schema import NeighbourhoodSection, TopologySection, TrainingSection
 from testbed.measurement.thresholds import Thresholds
 from testbed.runtime import Plan, Runner
@@ -88,6 +90,8 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
     training = experiment.training
     runner = load_runner(training.runner, where=loaded.where("training", "runner"))
     _check_options(loaded, runner)
+    if experiment.engine == "emulation":
+        check_congestion_control(loaded)
     Thresholds.from_mapping(experiment.fidelity.thresholds, loaded.where("fidelity", "thresholds"))
     network = network_setup(loaded, warnings)
     churn, absent, fractions = _churn(loaded, network.topology.homes, warnings)
@@ -105,6 +109,20 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
                          hint="choose another availability.start or trace")
     plan = runner.plan(present, model, spec)
     return RunSetup(loaded, network, cluster, runner, plan, churn, frozenset(absent), warnings)
+
+
+def run_setups(loaded: LoadedExperiment, last: Sequence[str] = ()) -> list[RunSetup]:
+    """The setup of each run that it asks for: of its sweep's entries, or the one there is without a sweep.
+
+    Raises InputError before any of them can start. last: as of `sweep_points`.
+    """
+    if not loaded.experiment.sweep:
+        return [run_setup(loaded)]
+    setups = []
+    for i, point in enumerate(sweep_points(loaded, last)):
+        with in_entry(i):
+            setups.append(run_setup(point))
+    return setups
 
 
 def _check_delays(loaded: LoadedExperiment, topology: Topology, changes) -> None:
@@ -131,8 +149,7 @@ def _check_options(loaded: LoadedExperiment, runner: Runner) -> None:
         near = nearest(key, TrainingSection.model_fields)
         if near and SequenceMatcher(None, key, near).ratio() > 0.8:  # a slip in one of the schema's own keys
             hint = f"did you mean {near!r}?"
-        raise InputError(loaded.where("training", key), error.message.removeprefix(f"{error.where}: "),
-                         hint=hint) from None
+        raise InputError(loaded.where("training", key), error.problem, hint=hint) from None
 
 
 def _topology(loaded: LoadedExperiment) -> Topology:
@@ -241,8 +258,7 @@ def _read(loaded: LoadedExperiment, section: str, read):
         return read()
     except InputError as error:
         if error.where.startswith("options"):
-            raise InputError(loaded.where(section, "read"), error.message.removeprefix(f"{error.where}: "),
-                             hint=error.hint) from None
+            raise InputError(loaded.where(section, "read"), error.problem, hint=error.hint) from None
         raise
 
 

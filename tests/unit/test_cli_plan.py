@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from testbed.cli import cli, main
+from testbed.emulation import kernel_probes
 from testbed.experiment.planning import load_for_runner
 
 CLEAVE = ("plan", "quickstart", "--runner", "cleave", "--set", "model.layers=1", "--set", "training.local=never")
@@ -73,6 +74,45 @@ def test_options_of_the_files_runner_are_left_out_and_those_of_set_kept():
     same, notes = load_for_runner("quickstart", runner="pipeline")
     assert same.experiment.training.options
     assert notes == []
+    loaded, notes = load_for_runner("cleave-scaling", runner="pipeline")
+    assert not loaded.experiment.sweep
+    assert "left out, being planned with cleave: its sweep of 8 runs" in notes
+
+
+WRONG = [
+    ("network.congestion_control=bbx", "--set network.congestion_control: unknown congestion control 'bbx'"),
+    ("sweep=[{training.stages: 2}, {topology.houses: 4}]", "--set topology.houses, in sweep.1: unknown key 'houses'"),
+    ("sweep=[{training.stages: 2}, {training.stagez: 4}]", "--set training.stagez, in sweep.1: unknown option"),
+    ("sweep=[{training.stages: 2}, {training.stages: 99}]", "training.stages, in sweep.1: 99 stages, but only"),
+    ("sweep=[{availability.trace: gone.csv}]", "in sweep.0: no such file: gone.csv"),
+    ("sweep=[{network.congestion_control: bbx}]", ", in sweep.0: unknown congestion control 'bbx'"),
+]
+VERBS = [["plan", "smoke"], ["run", "smoke", "--dry-run"], ["simulate", "smoke"], ["recovery", "smoke"],
+         ["validate", "smoke"], ["verify", "smoke"]]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_refuses_the_same(verb, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(kernel_probes, "congestion_controls", lambda: ("cubic", "reno"))
+    for setting, expected in WRONG:
+        if "congestion" in setting and verb[0] in ("simulate", "verify"):
+            continue  # asks no kernel; finds out what this machine can do first, for which it needs root
+        if "sweep" in setting and "houses" not in setting and verb[0] in ("validate", "verify"):
+            continue  # these are for one network: they check a sweep as far as the schema goes
+        with pytest.raises(SystemExit) as ended:
+            main([*verb, "--set", setting])
+        assert ended.value.code == 2, setting
+        assert expected in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_kernel_only_may_have_is_not_refused(monkeypatch):
+    monkeypatch.setattr(kernel_probes, "congestion_controls", lambda: ())
+    run("plan", "smoke", "--set", "network.congestion_control=bbr")
+    monkeypatch.setattr(kernel_probes, "congestion_controls", lambda: ("cubic",))
+    monkeypatch.setattr(kernel_probes, "command", lambda *argv: kernel_probes.Found(argv[-1] == "tcp_bbr", ""))
+    run("plan", "smoke", "--set", "network.congestion_control=bbr")
 
 
 @pytest.mark.parametrize(("args", "expected"), [
@@ -82,6 +122,7 @@ def test_options_of_the_files_runner_are_left_out_and_those_of_set_kept():
     (["plan", "quickstart", "--runner", "cleave", "--set", "training.schedule=1f1b"], "unknown"),
     (["plan", "quickstart", "--set", "training.stages=99"], "99"),
     (["plan", "quickstart", "--rows", "0"], "0 is not in the range"),
+    (["plan", "missing"], "ready-made ones: cleave, cleave-churn"),
     (["plan", "quickstart", "--set", "devices.define.dot={speed: 1 GFLOP/s, memory: 10 B}",
       "--set", "devices.profiles=[dot]", "--runner", "cleave", "--set", "training.local=never"], "memory"),
 ])

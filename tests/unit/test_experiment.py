@@ -135,3 +135,23 @@ def test_missing_trace_names_the_nearest(tmp_path):
 def test_reference_in_the_docs_is_the_schema():
     text = (ROOT / "docs" / "experiment.md").read_text()
     assert markdown() in text, "docs/experiment.md: replace the tables by the output of `testbed schema --markdown`"
+
+
+@pytest.mark.parametrize(("entry", "expected"), [
+    ("{topology.houses: 4}", "line 7, topology.houses, in sweep.1: unknown key 'houses'; expected one of: file, homes"),
+    ("{training.steps: x}", "line 7, training.steps, in sweep.1: found 'x'; expected: "),
+    ("{training.steps: 2020-01-01}", "line 7, training.steps, in sweep.1: found date; expected: "),
+    ("{name.x: 1}", "line 7, name.x, in sweep.1: name is a value, not a section"),
+    ("{topology..homes: 1}", "line 7, topology..homes, in sweep.1: found the key 'topology..homes'; expected names"),
+    ("3", "line 7, sweep.1: found 3; expected: "),
+])
+def test_a_bad_entry_of_a_sweep_is_told_once_with_its_line(tmp_path, entry, expected):
+    path = write(tmp_path, GOOD + f"sweep:\n  - {{topology.homes: 2}}\n  - {entry}\n")
+    message = failure(path)
+    assert message.startswith(f"{path} {expected}")
+    assert message.count(str(path)) == 1
+
+
+def test_a_bad_entry_of_a_sweep_may_come_from_set(tmp_path):
+    message = failure(write(tmp_path, GOOD), "sweep=[{topology.homes: 2}, {topology.houses: 4}]")
+    assert message.startswith("--set topology.houses, in sweep.1: unknown key 'houses'; ")
