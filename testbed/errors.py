@@ -66,7 +66,8 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     meant = str(name).lower()
     lowered = {str(c).lower(): str(c) for c in choices}
     alike = [c for c in lowered if abs(len(c) - len(meant)) <= max(1, len(meant) // 3)]
-    hits = difflib.get_close_matches(meant, alike, n=1) or [c for c in lowered if len(meant) > 2 and c.startswith(meant)]
+    longer = [c for c in lowered if len(meant) > 2 and c.startswith(meant)]
+    hits = difflib.get_close_matches(meant, alike, n=1) or longer
     return lowered[hits[0]] if hits else None
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import click
 
+from testbed.cli.options import OutputFile
+
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--format", "form", type=click.Choice(["table", "markdown", "json", "csv"]), default="table",
               show_default=True, help="What to print.")
-@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+@click.option("--html", "page", type=OutputFile(), metavar="FILE",
               help="Also write a page with a figure for each metric; opens offline.")
 @click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True)
 @click.option("--interval", type=click.Choice(["t", "bootstrap"]), default="t", show_default=True,

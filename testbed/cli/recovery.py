@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from testbed.cli.options import experiment_argument, json_option, seed_option, set_option
+from testbed.cli.options import OutputFolder, experiment_argument, json_option, seed_option, set_option
 
 
 @click.command()
 @experiment_argument
 @set_option
 @seed_option
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), show_default=True,
+@click.option("--out", type=OutputFolder(), default=Path("runs"), show_default=True,
               help="Where the run folders are made.")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=5, show_default=True,
               help="Pairs of runs a strategy, for 95 % intervals.")

@@ -9,11 +9,12 @@ import click
 from rich.console import Console
 
 from testbed.cli.options import json_option
+from testbed.outputs import check_folder
 
 
 @click.command()
 @click.argument("run", metavar="RUN")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), show_default=True,
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
               help="Where the new run folder is made.")
 @click.option("--dry-run", is_flag=True, help="Say what differs from then; start nothing.")
 @json_option
@@ -38,6 +39,8 @@ def rerun(ctx: click.Context, run: str, out: Path, dry_run: bool, as_json: bool)
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
     old = RunFolder.open(run)
+    if not dry_run:
+        check_folder(out)
     setup = rerunning.setup_again(old)
     before = rerunning.before_it(old, setup, manifest_now(setup))
     for difference in before:

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import click
 
+from testbed.cli.options import OutputFolder
+
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[QUESTION]...")
 @click.option("--questions", "file", type=click.Path(path_type=Path), default=None,
               help="What to simulate. Default: experiments/results/questions.yaml.")
-@click.option("--output", "out", type=click.Path(path_type=Path, file_okay=False), default=Path("docs"),
+@click.option("--output", "out", type=OutputFolder(), default=Path("docs"),
               show_default=True, help="Where results.md and results/ go.")
-@click.option("--runs", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/results"),
+@click.option("--runs", type=OutputFolder(), default=Path("runs/results"),
               show_default=True, help="Where the run folders go.")
 @click.option("--workers", type=click.IntRange(1, 64), default=None, help="Default: as many as there are cores.")
 @click.option("--limit", type=click.FloatRange(1), default=150.0, show_default=True,

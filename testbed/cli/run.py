@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from testbed.cli.options import experiment_argument, json_option, seed_option, set_option
+from testbed.outputs import check_folder
 
 if TYPE_CHECKING:
     from testbed.experiment.setup import RunSetup
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @seed_option
 @click.option("--tdf", metavar="FACTOR|auto", help="Time dilation: real seconds an emulated second takes. auto: the "
                                                    "least that this machine is expected to carry.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), show_default=True,
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
               help="Where the run folder is made.")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="Run it this often, with the same seed, and give means with 95 % intervals.")
@@ -53,6 +54,8 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
     from testbed.experiment.setup import run_setups
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
+    if not dry_run:
+        check_folder(out)
     loaded = load_experiment(experiment, overrides, seed=seed, tdf=tdf)
     setups = run_setups(loaded)
     if dry_run:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from testbed.cli.options import experiment_argument, json_option, seed_option, set_option
+from testbed.cli.options import OutputFolder, experiment_argument, json_option, seed_option, set_option
 
 
 @click.command()
@@ -18,7 +18,7 @@ from testbed.cli.options import experiment_argument, json_option, seed_option, s
 @click.option("--runner", metavar="NAME", help="Another training strategy than the experiment's.")
 @click.option("--tensors", type=click.Choice(["meta", "real"]), help="real: train as it is, for small models; "
                                                                      "meta: shapes only.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), show_default=True,
+@click.option("--out", type=OutputFolder(), default=Path("runs"), show_default=True,
               help="Where the run folder is made.")
 @json_option
 @click.pass_context

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from testbed.cli.traces_common import Group, Quantity, reads_traces, tell, write
+from testbed.cli.traces_common import Group, PlotFiles, Quantity, out_option, plot_files, reads_traces, tell, write
 from testbed.cli.traces_generate import generate
 from testbed.errors import InputError
 
@@ -74,7 +74,7 @@ def validate(traces, report, as_json) -> None:
 
 @traces.command()
 @reads_traces
-@click.option("--out", default="-", show_default=True, help="File to write; - for standard output.")
+@out_option
 @click.option("--readable", is_flag=True, help="Mbit/s and ms to 4 digits in place of exact SI units.")
 def convert(traces, report, out, readable) -> None:
     """Write any format as a testbed table. Addresses, coordinates, names and share links stay behind.
@@ -92,6 +92,7 @@ def convert(traces, report, out, readable) -> None:
 @reads_traces
 @click.option(
     "--out",
+    type=PlotFiles(),
     default=None,
     metavar="NAME",
     help="NAME.png, .pdf, .svg or .html; without an ending PNG and HTML. Default: named after the file.",
@@ -106,13 +107,7 @@ def plot(traces, report, out, title) -> None:
       testbed traces plot traces/availability/evening.csv --out evening.pdf
     """
     first = Path(report.path.split(", ")[0])
-    path = Path(out if out is not None else first.stem)
-    paths = (
-        [path]
-        if path.suffix in (".png", ".pdf", ".svg", ".html")
-        else [path.with_name(path.name + ending) for ending in (".png", ".html")]
-    )
-    for target in paths:
+    for target in out or plot_files(first.stem):
         if target.suffix == ".html":
             from testbed.traces.plot_html import save
         else:
@@ -135,7 +130,7 @@ def plot(traces, report, out, title) -> None:
     help="Draw stratified by this, so that the sample's quantiles are the population's.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True)
-@click.option("--out", default="-", show_default=True)
+@out_option
 def sample(traces, report, count, by, seed, out) -> None:
     """Draw homes (or devices) from a population.
 
@@ -157,7 +152,7 @@ def sample(traces, report, count, by, seed, out) -> None:
 @click.option(
     "--to", "stop", type=Quantity("duration"), default=None, help="Cut: last moment; default the end."
 )
-@click.option("--out", default="-", show_default=True)
+@out_option
 def splice(files, start, stop, out) -> None:
     """Cut a part out of each file, and join the parts in time. All files need the same homes.
 
@@ -189,7 +184,7 @@ def splice(files, start, stop, out) -> None:
 @click.option("--rtt-by", "rtt_factor", default=1.0, show_default=True)
 @click.option("--jitter", default=1.0, show_default=True)
 @click.option("--loss", default=1.0, show_default=True)
-@click.option("--out", default="-", show_default=True)
+@out_option
 def scale(traces, report, time, download, upload, rtt_factor, jitter, loss, out) -> None:
     """Multiply quantities, or time, by factors.
 

@@ -11,7 +11,9 @@ import click
 from rich.console import Console
 
 from testbed import units
+from testbed.cli.options import OutputFile
 from testbed.errors import InputError, looking, nearest
+from testbed.outputs import check_file
 
 PROGRESS_ABOVE = 16 << 20  # bytes from which a progress bar is shown
 
@@ -43,17 +45,43 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def plot_files(name: str) -> list[Path]:
+    """What a plot of that name is written to: NAME itself if it ends as a figure or a page, else one of each."""
+    path = Path(name)
+    if not path.name:
+        raise InputError(f"--out {name}", "can't be written: is a folder; expected the name of a file")
+    if path.suffix in (".png", ".pdf", ".svg", ".html"):
+        return [path]
+    return [path.with_name(path.name + ending) for ending in (".png", ".html")]
+
+
+class PlotFiles(click.ParamType):
+    """A plot's name as the files that it stands for; tried at once."""
+
+    name = "name"
+
+    def convert(self, value, param, ctx) -> list[Path]:
+        files = plot_files(value)
+        for file in files:
+            check_file(file)
+        return files
+
+
+out_option = click.option("--out", type=OutputFile(), default="-", show_default=True, metavar="FILE",
+                          help="File to write; - for standard output.")
+
+
 @contextmanager
-def output(path: str):
+def output(path: Path):
     """The file to write, or standard output for '-'."""
-    if path == "-":
+    if str(path) == "-":
         yield sys.stdout
         return
     try:
         with open(path, "w", encoding="utf-8", newline="\n") as stream:
             yield stream
     except OSError as error:
-        raise InputError(path, f"can't be written: {error.strerror}") from None
+        raise InputError(str(path), f"can't be written: {error.strerror}") from None
 
 
 _READING = (
@@ -190,7 +218,7 @@ def progress(files):
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def write(traces, out: str, readable: bool = False) -> None:
+def write(traces, out: Path, readable: bool = False) -> None:
     """Write traces of either kind to a file or standard output."""
     from testbed.traces.links import LinkTrace
     from testbed.traces.write import write_availability, write_links

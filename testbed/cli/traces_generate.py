@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from testbed import units
-from testbed.cli.traces_common import Group, Quantity, write
+from testbed.cli.traces_common import Group, Quantity, out_option, write
 from testbed.errors import InputError
 
 
@@ -46,7 +46,7 @@ def generate() -> None:
     help="Time of day at which the traces begin.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True)
-@click.option("--out", default="-", show_default=True, help="File to write; - for standard output.")
+@out_option
 def generate_links_command(presets, homes, duration, step, start_hour, seed, out) -> None:
     """Access links that keep a preset's quantiles.
 
@@ -84,7 +84,7 @@ def generate_links_command(presets, homes, duration, step, start_hour, seed, out
 @click.option("--devices", type=click.IntRange(1), default=12, show_default=True)
 @click.option("--days", type=click.IntRange(1, 3660), default=1, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True)
-@click.option("--out", default="-", show_default=True, help="File to write; - for standard output.")
+@out_option
 def generate_availability_command(preset, devices, days, seed, out) -> None:
     """When devices are there, from distributions of sessions and times of day.
 

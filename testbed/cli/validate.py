@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from testbed.cli.options import json_option, seed_option, set_option
+from testbed.cli.options import OutputFolder, json_option, seed_option, set_option
 
 
 @click.command()
@@ -16,9 +16,9 @@ from testbed.cli.options import json_option, seed_option, set_option
 @seed_option
 @click.option("--repeat", type=click.IntRange(1, 100), default=2, show_default=True,
               help="Emulated runs of each experiment. The simulation gives the same each time, and runs once.")
-@click.option("--output", "out", type=click.Path(path_type=Path, file_okay=False), default=Path("validation"),
+@click.option("--output", "out", type=OutputFolder(), default=Path("validation"),
               show_default=True, help="Where the results go.")
-@click.option("--runs", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/validation"),
+@click.option("--runs", type=OutputFolder(), default=Path("runs/validation"),
               show_default=True, help="Where the run folders go.")
 @click.option("--tdf", metavar="FACTOR|auto", default="auto", show_default=True,
               help="Time dilation of the emulation. auto: the least that this machine is expected to carry.")

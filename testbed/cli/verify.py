@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from testbed.cli.options import json_option, seed_option, set_option
+from testbed.cli.options import OutputFolder, json_option, seed_option, set_option
 
 
 @click.command()
@@ -46,7 +46,7 @@ from testbed.cli.options import json_option, seed_option, set_option
 @seed_option
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputFolder(),
     default=Path("runs"),
     show_default=True,
     help="Where the folder with verify.json, verify.png (and grid.md) is made.",

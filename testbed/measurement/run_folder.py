@@ -22,6 +22,7 @@ from testbed.measurement.fidelity import Verdict, judge, setting
 from testbed.measurement.rates import links_table
 from testbed.measurement.recorder import EventRecorder, write_error
 from testbed.measurement.steps import counted_steps
+from testbed.outputs import check_folder
 from testbed.processes import start_time
 
 MANIFEST, EXPERIMENT, PLAN, FIDELITY = "manifest.json", "experiment.yaml", "plan.json", "fidelity.json"
@@ -63,9 +64,13 @@ def _plain(value: Any) -> Any:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Replace a file's content in one go: readers see the old or the new, never half. Raises TestbedError."""
+    data = content.encode() if isinstance(content, str) else content
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        if path.exists() and not path.is_file():  # a device or a pipe is not replaced
+            path.write_bytes(data)
+            return
+        partial.write_bytes(data)
         os.replace(partial, path)
     except OSError as error:
         try:
@@ -282,9 +287,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-@looking()
 def check_space(path: Path, least_bytes: float = 50e6) -> None:
-    """Refuse to start a run on a disk with less than this left; the folder may not exist yet. Raises TestbedError."""
+    """Refuse to start a run on a disk with less than this left; the folder may not exist yet.
+
+    Raises:
+        InputError: nothing can be written there. TestbedError: too little space.
+    """
+    check_folder(path)
     disk = next(p for p in (path, *path.absolute().parents) if p.exists())
     free = os.statvfs(disk)
     left = free.f_bavail * free.f_frsize

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from testbed.outputs import check_folder
 from testbed.report.summary import RunSummary, render_summary, summarize, summarize_repeats
 
 __all__ = ["RunSummary", "build_report", "render_summary", "summarize", "summarize_repeats"]
@@ -18,7 +19,7 @@ def build_report(run_dir: str | Path) -> Path:
         The path of report.html.
 
     Raises:
-        InputError: no run folder.
+        InputError: no run folder, or one that can't be written to.
         TestbedError: a file can't be written.
     """
     from testbed.measurement.run_folder import FIDELITY, REPORT, RunFolder, write_file
@@ -27,6 +28,7 @@ def build_report(run_dir: str | Path) -> Path:
     from testbed.report.run_data import load
 
     run = RunFolder.open(run_dir)
+    check_folder(run.path)
     if run.status != "running" and not (run.path / FIDELITY).exists():
         run.derive()
     data = load(run)
