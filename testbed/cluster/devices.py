@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from testbed import units
+from testbed import units, yaml_text
 from testbed.errors import InputError, nearest
 
 SHIPPED = Path(__file__).resolve().parents[2] / "traces" / "devices"
@@ -57,10 +55,7 @@ def named_entries(path: str | Path, what: str, expected: str) -> Iterator[tuple[
     if not files or not files[0].is_file():
         raise InputError(str(path), f"no {what} here; expected a YAML file or a folder of them")
     for file in files:
-        try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(str(file), f"is not YAML: {' '.join(str(error).split())}") from None
+        content, _ = yaml_text.read(file)
         if not isinstance(content, dict):
             raise InputError(str(file), expected)
         for name, entry in content.items():

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from testbed import units
+from testbed import units, yaml_text
 from testbed.cluster.model import SERVER, Link, SharedLink, Topology
 from testbed.errors import InputError, unknown
 
@@ -115,16 +114,7 @@ def load_topology(path: str | Path) -> Topology:
         InputError: the file can't be read, isn't YAML, or holds something that can't be.
     """
     path = Path(path)
-    try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except OSError as error:
-        raise InputError(str(path), f"can't be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), f"is no UTF-8 text: {error.reason} at byte {error.start}") from None
-    except yaml.YAMLError as error:
-        mark: Any = getattr(error, "problem_mark", None)
-        where = f"{path} line {mark.line + 1}" if mark else str(path)
-        raise InputError(where, f"is no YAML: {getattr(error, 'problem', None) or error}") from None
+    _, node = yaml_text.read(path)
     if node is None:
         raise InputError(str(path), "is empty; expected kind and homes")
     keys = _Place(path, node).mapping(_KEYS, ("kind", "homes"))

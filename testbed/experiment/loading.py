@@ -12,11 +12,13 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from testbed import yaml_text
 from testbed.errors import InputError, looking, nearest
 from testbed.experiment.schema import Experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "experiments"
+MOST_VALUES = 300_000  # of a file
 
 
 @dataclass(frozen=True)
@@ -153,30 +155,18 @@ def find_experiment(name: str | Path) -> Path:
 
 def parse(path: Path) -> tuple[dict[str, Any], dict[tuple, int]]:
     """The content of an experiment file, unchecked, and the line of each key. Raises InputError: no YAML."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), f"is not UTF-8 text (byte {error.start}); expected a YAML file") from None
-    except OSError as error:
-        raise InputError(str(path), f"can't be read: {error.strerror}") from None
+    data, node = yaml_text.read(path)
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(str(path), "is empty or no mapping; expected keys such as name, topology, links")
     lines: dict[tuple, int] = {}
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is None or not isinstance(node, yaml.MappingNode):
-            raise InputError(str(path), "is empty or no mapping; expected keys such as name, topology, links")
-        _walk(node, (), lines, path)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{path} line {mark.line + 1}" if mark else str(path)
-        raise InputError(place, f"is not valid YAML: {getattr(error, 'problem', None) or error}") from None
-    except (RecursionError, ValueError) as error:
-        raise InputError(str(path), f"is not a usable YAML file: {error}") from None
+    _walk(node, (), lines, path)
     return data, lines
 
 
 def _walk(node: yaml.Node, path: tuple, lines: dict[tuple, int], file: Path) -> None:
     lines[path] = node.start_mark.line + 1
+    if len(lines) > MOST_VALUES:
+        raise InputError(f"{file} line {lines[path]}", f"has more than {MOST_VALUES} values, its aliases written out")
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -196,7 +186,7 @@ def _override(data: dict[str, Any], item: str, lines: dict[tuple, int | None]) -
     if not sep:
         raise InputError(f"--set {item}", "expected key=value, e.g. --set training.steps=5")
     try:
-        value = yaml.safe_load(text)
+        value, _ = yaml_text.parse(text, f"--set {key}")
     except yaml.YAMLError:
         value = text
     _assign(data, key.strip(), value, lines, f"--set {item}", 0)

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from testbed import yaml_text
 from testbed.errors import InputError, unknown
 
 _KEYS = ("base", "strategies", "questions")
@@ -81,12 +80,7 @@ class Questions:
 
 def load_questions(path: Path) -> Questions:
     """Read a questions file. Raises InputError."""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(str(path), f"can't be read: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise InputError(str(path), f"is not valid YAML: {' '.join(str(error).split())}") from None
+    data, _ = yaml_text.read(path)
     _known(str(path), data, _KEYS)
     strategies = {name: Strategy(name, entry.get("title", name), entry.get("set", {}))
                   for name, entry in data["strategies"].items()}

@@ -17,7 +17,7 @@ Assign = Literal["round-robin", "random", "one-to-one", "by-name"]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_default=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", validate_default=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod

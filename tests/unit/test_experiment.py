@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from testbed.cluster.devices import load_profiles
+from testbed.cluster.populations import load_populations
+from testbed.cluster.topology_file import load_topology
 from testbed.errors import InputError
-from testbed.experiment.loading import load_experiment
+from testbed.experiment.loading import load_experiment, parse
+from testbed.experiment.questions import load_questions
 from testbed.experiment.reference import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,6 +105,54 @@ def test_overrides_and_seed(tmp_path):
 def test_missing_file_names_the_nearest(tmp_path):
     with pytest.raises(InputError, match=r"no such experiment file\n  did you mean experiments/quickstart.yaml"):
         load_experiment("quickstrt")
+
+
+DEEP = "\n".join("  " * i + "- 1\n" + "  " * i + "-" for i in range(2000))
+
+
+@pytest.mark.parametrize(("tail", "expected"), [
+    ("description: " + "[" * 3000, "line 5: is nested too deeply; expected at most 50 levels"),
+    ("description: " + "[" * 60 + "]" * 60, "line 5: is nested too deeply"),
+    ("description:\n" + DEEP, "line 104: is nested too deeply"),
+    ("seed: 1\ndescription: 2020-13-45", "line 6: found '2020-13-45', which is no possible date (month must be in 1..12)"),
+    ("seed: 0x_", "line 5: found '0x_', which is no possible number"),
+    ("seed: " + "9" * 5000, "line 5: found '9999"),
+    ("seed: !!int x", "line 5: found 'x', which is no possible number"),
+    ("description: !!timestamp soon", "line 5: found 'soon', which is no possible date"),
+    ("training: &x\n  a: *x", "line 5: contains itself, by an alias"),
+    ("a: &a [1,1,1,1,1,1,1,1,1]" + "".join(f"\n{b}: &{b} [{','.join([f'*{a}'] * 9)}]"
+                                          for a, b in zip("abcdefghij", "bcdefghijk")), "has more than 300000 values"),
+    ("description: a\x07b", "line 5: is not valid YAML: found the character '\\x07'"),
+    ("time_scale: .inf", "line 5, time_scale: found inf; expected"),
+    ("training: {optimizer: {lr: .nan}}", "line 5, training.optimizer.lr: found nan; expected"),
+    ("time_scale: 1.0e+400", "line 5, time_scale: found inf; expected"),
+])
+def test_what_is_no_usable_yaml_is_named_with_its_line(tmp_path, tail, expected):
+    path = write(tmp_path, GOOD + tail + "\n")
+    assert expected in failure(path)
+
+
+@pytest.mark.parametrize(("item", "expected"), [
+    ("seed=2020-13-45", "--set seed line 1: found '2020-13-45', which is no possible date"),
+    ("seed=" + "[" * 60 + "]" * 60, "--set seed line 1: is nested too deeply"),
+])
+def test_what_is_no_usable_yaml_in_set(tmp_path, item, expected):
+    assert failure(write(tmp_path, GOOD), item).startswith(expected)
+
+
+@pytest.mark.parametrize("load", [load_topology, load_profiles, load_populations, load_questions])
+def test_every_file_in_yaml_is_read_so(tmp_path, load):
+    for text in ("a: 1\nb: 2020-13-45\n", "a: 1\nb: " + "[" * 1000, "a: 1\nb: ["):
+        with pytest.raises(InputError, match=r"e.yaml line [23]: "):
+            load(write(tmp_path, text))
+    (tmp_path / "e.yaml").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"is not UTF-8"):
+        load(tmp_path / "e.yaml")
+
+
+def test_merges_and_aliases_are_kept(tmp_path):
+    path = write(tmp_path, "a: &a {homes: 3}\nb:\n  <<: *a\n  x: *a\n")
+    assert parse(path)[0]["b"] == {"homes": 3, "x": {"homes": 3}}
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"", b"- 1\n- 2\n", b"a: &x [*x]", b"\x00\x01"])

@@ -82,7 +82,7 @@ def test_neighbourhoods_may_count_the_homes_that_are_free(load):
         (("uplink: 50 Mbit/s, ", ""), "line 5, neighbourhoods[0]: no 'uplink'"),
         (("delay: 2 ms", "delay: [2 ms]"), "found a list; expected one value"),
         (("- {name", "- {homes: 1, name"), "key 'homes' is there twice"),
-        (("kind: two-level", "kind: [two-level"), "is no YAML"),
+        (("kind: two-level", "kind: [two-level"), "is not valid YAML"),
     ],
 )
 def test_errors_name_line_key_value_and_expectation(load, change, message):

@@ -33,7 +33,7 @@ def test_datacentre_gpus_sustain_less_than_their_datasheet_says():
         ("a: {sped: 10 GFLOP/s, memory: 1 GiB}", "did you mean 'speed'"),
         ("a: {speed: 10 GFLOP/s, memory: 1 GiB, power: -3}", "expected watts"),
         ("- a", "expected profiles by name"),
-        ("a: [1", "is not YAML"),
+        ("a: [1", "line 1: is not valid YAML"),
     ],
 )
 def test_bad_profiles(tmp_path, text, message):
