@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import re
 
+CENTURY_S = 100 * 365.25 * 86400  # longer than any time of a trace or a run
+
 _NUMBER = re.compile(r"^\s*([-+]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?$")
 
 _RATE = {

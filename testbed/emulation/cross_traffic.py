@@ -172,4 +172,6 @@ def _cell(path: Path, line: int, row: Sequence[str], name: str, kind: str, colum
         raise InputError(where, str(error)) from None
     if value < 0:
         raise InputError(where, f"{text!r} is negative; expected 0 or more")
+    if kind == "duration" and value > units.CENTURY_S:
+        raise InputError(where, f"{text!r} is longer than a century; expected less")
     return value

@@ -9,6 +9,7 @@ from testbed.traces.records import LinkRecords, all_possible
 from testbed.traces.table import BLANKS, Layout
 from testbed.traces.times import EARLIEST, LATEST, Clock
 from testbed.traces.units_of import scaled
+from testbed.units import CENTURY_S
 
 _ODD = (b'"', b"#", b"\x00", b"_")  # quotes, comments, damage: left to the line-by-line reader
 
@@ -124,7 +125,8 @@ class BulkReader:
         if not np.isfinite(times).all():
             return None
         if self.plan.time.kind == RELATIVE:
-            return scaled(times, self.plan.time.factor)
+            times = scaled(times, self.plan.time.factor)
+            return times if (abs(times) <= CENTURY_S).all() else None
         return times if ((times >= EARLIEST) & (times <= LATEST)).all() else None
 
     def _add(self, table, times: np.ndarray, columns: dict[str, np.ndarray]) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 
 from testbed.traces.availability import Availability
 from testbed.traces.report import Report
-
-LONGEST_S = 100 * 365.25 * 86400
+from testbed.units import CENTURY_S
 
 
 def build(
@@ -35,7 +34,7 @@ def build(
     latest = max((float(i[:, 1].max()) for i in raw.values() if len(i)), default=None)
     if latest is None and span_s is None:
         raise report.error("has no interval at all; expected a device to be available at some time")
-    if latest is not None and latest - origin_s > LONGEST_S:
+    if latest is not None and latest - origin_s > CENTURY_S:
         raise report.error(
             f"spans {(latest - origin_s) / 86400:g} days; expected less than a century",
             hint="are all times in one unit?",
@@ -45,7 +44,7 @@ def build(
         span = span_s[device] if isinstance(span_s, Mapping) else span_s
         if span is None:
             span = latest - origin_s  # type: ignore[operator]
-        if not 0 < span < LONGEST_S:
+        if not 0 < span < CENTURY_S:
             raise report.error(f"spans {span:g} s; expected more than 0 and less than a century")
         clean = merged(device, intervals - origin_s, report)
         if len(clean) and clean[-1, 1] > span * (1 + 1e-12):

@@ -9,7 +9,7 @@ from testbed.traces.names import Named, is_personal, private, recognise
 from testbed.traces.plan import EVEN, RELATIVE, STAMP, TIME_OF_DAY, Column, Plan, TimeColumns
 from testbed.traces.records import FIELDS
 from testbed.traces.report import Report
-from testbed.traces.table import Layout
+from testbed.traces.table import Layout, check_once
 from testbed.traces.times import is_stamp, is_time_of_day
 
 
@@ -36,6 +36,7 @@ def plan_by_names(layout: Layout, options, report: Report) -> Plan:
     homes = (named["home"].index,) if "home" in named else ()
     alias = "home" if homes and is_personal(named["home"].name) else None
     used = {c.index for c in columns} | {time.index, time.second, *homes}
+    check_once(layout, used, report)
     return Plan(
         columns,
         time,
@@ -129,8 +130,8 @@ def plan_by_map(layout: Layout, options, report: Report) -> Plan:
         if key not in (*fields, "time", "home"):
             raise InputError(where, f"unknown quantity {key!r}; expected time, home, {', '.join(fields)}")
         column, _, clock = column.partition("+") if key == "time" else (column, "", "")
-        index = _index(column, layout, where)
-        second = _index(clock, layout, where) if clock else -1
+        index = _index(column, layout, where, report)
+        second = _index(clock, layout, where, report) if clock else -1
         cells = [row[index] for row in layout.rows if index < len(row)]
         if key == "home":
             homes = (index,)
@@ -180,9 +181,11 @@ _EXAMPLES = {
 }
 
 
-def _index(column: str, layout: Layout, where: str) -> int:
+def _index(column: str, layout: Layout, where: str, report: Report) -> int:
     if column in layout.header:
-        return layout.header.index(column)
+        index = layout.header.index(column)
+        check_once(layout, [index], report)
+        return index
     if column.isdigit() and 1 <= int(column) <= max(layout.width, layout.row_width):
         return int(column) - 1
     from testbed.errors import nearest

@@ -10,6 +10,7 @@ import numpy as np
 
 from testbed.traces.remarks import Remarks
 from testbed.traces.report import Report
+from testbed.units import CENTURY_S
 
 FIELDS = ("down_bps", "up_bps", "rtt_s", "jitter_s", "loss")
 NAN = math.nan
@@ -29,7 +30,7 @@ EXPECTED = {
     "rtt_s": "a delay of 0 to 600 s",
     "jitter_s": "a delay of 0 to 600 s",
     "loss": "a share of 0 to 1 (0 to 100 %)",
-    "time": "a finite time",
+    "time": "a time of less than a century",
 }
 _UNITS = {"down_bps": " bit/s", "up_bps": " bit/s", "rtt_s": " s", "jitter_s": " s", "time": " s"}
 
@@ -139,7 +140,7 @@ class LinkRecords:
             InputError: an impossible value, with its place.
         """
         self.report.rows += 1
-        if not math.isfinite(time):
+        if not math.isfinite(time) or (abs(time) > CENTURY_S and not self.absolute):
             raise self.error(line, "time", time)
         values = [down, up, rtt, jitter, loss]
         for i in (0, 1):

@@ -9,6 +9,7 @@ from typing import TextIO
 from testbed.traces.numbers import number
 from testbed.traces.report import Report
 from testbed.traces.times import Clock, iso
+from testbed.units import CENTURY_S
 
 _REMARK = re.compile(r"#\s*(span_s|start)(?: of (.{1,200}))?:\s*(\S+)\s*\Z")
 
@@ -38,8 +39,8 @@ class Remarks:
             span = number(text)
         except ValueError as error:
             raise self.report.error(f"{key}: {error}", where) from None
-        if span is None or not span > 0:
-            raise self.report.error(f"span_s: {text!r}; expected seconds above 0", where)
+        if span is None or not 0 < span <= CENTURY_S:
+            raise self.report.error(f"span_s: {text!r}; expected seconds above 0, at most a century", where)
         self.spans[name] = span
 
     def span(self, name: str) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from testbed.traces.numbers import number, with_unit
+from testbed.traces.report import Report
 from testbed.traces.source import Sample
 from testbed.traces.times import is_stamp, is_time_of_day
 
@@ -59,13 +60,14 @@ class Layout:
     """How a table is laid out. header: its names, or () when it has none.
 
     rows: the sample's rows of values.
-    commented: the header is a line that begins with '#'.
+    commented: the header is a line that begins with '#'. line: where the header, or the first row, stands.
     """
 
     delimiter: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     commented: bool = False
+    line: int = 1
 
     @property
     def width(self) -> int:
@@ -101,7 +103,27 @@ def layout(sample: Sample) -> Layout:
     header: tuple[str, ...] = ()
     if rows and looks_like_header(rows[0]):
         header = rows.pop(0)
-    return Layout(delimiter, header, tuple(rows), commented)
+    numbered = enumerate(sample.text.splitlines(), 1)
+    line = next((n for n, text in numbered if text.strip() and (commented or not text.startswith("#"))), 1)
+    return Layout(delimiter, header, tuple(rows), commented, line)
+
+
+def check_once(layout: Layout, used: Iterable[int], report: Report) -> None:
+    """That no other column has the name of one that is used: which of them is meant can't be told.
+
+    Raises:
+        InputError: naming the columns.
+    """
+    names = [name.strip("\"' ").lower() for name in layout.header]
+    for index in sorted(used):
+        alike = [k for k, name in enumerate(names) if 0 <= index < len(names) and name and name == names[index]]
+        if len(alike) > 1:
+            raise report.error(
+                f"names {len(alike)} columns (numbers {', '.join(str(k + 1) for k in alike)}); expected one",
+                layout.line,
+                layout.header[index],
+                hint="rename one of them, or take one by its number: --map",
+            )
 
 
 def looks_like_header(cells: Iterable[str]) -> bool:

@@ -11,7 +11,7 @@ from testbed.traces.names import private
 from testbed.traces.plan import EVEN, STAMP, Column, Plan, TimeColumns
 from testbed.traces.records import LinkRecords
 from testbed.traces.source import Sample, Source
-from testbed.traces.table import Layout
+from testbed.traces.table import Layout, check_once
 from testbed.traces.tabular import TableReader
 from testbed.traces.units_of import factor
 
@@ -97,6 +97,7 @@ class TableFormat:
         pair = self.loss_pair and tuple(where.get(_plain(n), -1) for n in self.loss_pair)
         alive = where.get(_plain(self.alive)) if self.alive else None
         used = {c.index for c in columns} | {time.index, time.second, *homes}
+        check_once(layout, used | {*(pair or ()), -1 if alive is None else alive}, report)
         drops = [n for n in layout.header if _plain(n) in {_plain(d) for d in self.drops}]
         drops += [n for n in private(layout.header, used) if n not in drops]
         if not layout.header:

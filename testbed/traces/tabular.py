@@ -15,7 +15,7 @@ from testbed.traces.records import FAILED_RATE, FIELDS, NAN, LinkRecords
 from testbed.traces.remarks import Remarks
 from testbed.traces.source import Source
 from testbed.traces.table import Layout, split
-from testbed.traces.times import Clock
+from testbed.traces.times import Clock, check_time
 from testbed.traces.units_of import factor as unit_factor
 from testbed.traces.units_of import scaled
 
@@ -148,7 +148,10 @@ class TableReader:
             if not ended and not plan.exact:
                 report.rows += 1
                 report.repair("last line cut short: dropped", text[:60], line)
-            elif not plan.exact and not any(ch.isdigit() for ch in str(problem)):
+                return
+            if problem.column == plan.time.label and plan.time.index >= 0:
+                check_time(cells[plan.time.index], report, line, problem.column)
+            if not plan.exact and not any(ch.isdigit() for ch in str(problem)):
                 report.rows += 1
                 self.records.failed(line, str(problem))
             else:

@@ -52,6 +52,20 @@ def is_stamp(text: str) -> bool:
     return bool(_YMD.match(text) or _PARTS.match(text))
 
 
+def check_time(cell: str, report: Report, line: int, column: str | None = None) -> None:
+    """That a cell which can't be read is no number that no time can be: nan, inf, 1e300.
+
+    Raises:
+        InputError: it is. Such a value is told, where rows that can't be read are left out.
+    """
+    try:
+        value = float(cell.strip("\"' "))
+    except ValueError:
+        return
+    if not abs(value) <= LATEST * 1e9:  # what it may be in ns
+        raise report.error(f"found {cell[:40]!r}; expected a time", line, column)
+
+
 def is_time_of_day(text: str) -> bool:
     return len(text) <= LONGEST and bool(_CLOCK.match(text.strip().strip("\"'")))
 

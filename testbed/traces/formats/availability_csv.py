@@ -20,8 +20,9 @@ from testbed.traces.numbers import number
 from testbed.traces.remarks import Remarks
 from testbed.traces.rules import Rule
 from testbed.traces.source import Sample, Source
-from testbed.traces.table import split
+from testbed.traces.table import check_once, split
 from testbed.traces.times import Clock, is_stamp, iso
+from testbed.units import CENTURY_S
 
 HEADER = ("device", "start_s", "end_s")
 _DEVICE = (
@@ -67,6 +68,7 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
         raise report.error(
             f"has the columns {', '.join(layout.header) or '(none)'}; expected {', '.join(HEADER)}"
         )
+    check_once(layout, where.values(), report)
     rule = Rule.parse(options.rule, report.path) if options.rule else None
     if "state" in where and rule is None:
         states = sorted({row[where["state"]] for row in layout.rows if len(row) > where["state"]})
@@ -130,9 +132,10 @@ def _intervals(source: Source, options: Options, where: dict[str, int], rule: Ru
                     absolute = not exact and is_stamp(cell)
                 value = clock.epoch(cell) if absolute else number(cell)
             except ValueError as error:
-                raise report.error(str(error), line, column) from None
-            if value is None or value < 0:
-                raise report.error(f"{cell!r}; expected seconds from 0 on", line, column)
+                expected = "" if absolute else "; expected seconds from 0 on"
+                raise report.error(f"{error}{expected}", line, column) from None
+            if value is None or value < 0 or (not absolute and value > CENTURY_S):
+                raise report.error(f"{cell!r}; expected seconds from 0 on, less than a century", line, column)
             edges.append(value)
         if edges[1] <= edges[0]:
             raise report.error(

@@ -11,9 +11,10 @@ from testbed.traces.intervals import Switches, build, from_samples
 from testbed.traces.json_text import objects
 from testbed.traces.numbers import number
 from testbed.traces.source import Sample, Source
-from testbed.traces.table import split
-from testbed.traces.times import Clock, is_stamp
+from testbed.traces.table import check_once, split
+from testbed.traces.times import Clock, check_time, is_stamp
 from testbed.traces.units_of import time_factor
+from testbed.units import CENTURY_S
 
 
 def _words_of(text: str) -> frozenset[str]:
@@ -77,12 +78,14 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
     where = _columns(source.sample)
     if where is None:
         raise report.error("has no columns of times and of on/off events")
+    check_once(layout, where.values(), report)
     clock = Clock(report, options.zone, options.dates)
     cells_of_time = [row[where["time"]] for row in layout.rows if len(row) > where["time"]]
     clock.learn(cells_of_time)
     absolute = bool(cells_of_time) and is_stamp(cells_of_time[-1])
     factor = 1.0 if absolute else _factor(layout, where["time"], cells_of_time, report)
     switches, samples = Switches(report), {}
+    column = layout.header[where["time"]] if layout.header else "time"
     header_seen = not layout.header
     for line, raw, ended in source.byte_lines():
         text = source.decode(raw, line)
@@ -110,8 +113,11 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
             if value is None or value < 0:
                 raise ValueError(f"{cell!r} is no time from 0 on")
         except ValueError as error:
+            check_time(cell, report, line, column)
             report.repair("unreadable rows dropped", str(error), line)
             continue
+        if value * factor > CENTURY_S and not absolute:
+            raise report.error(f"found {cell!r}; expected a time of less than a century", line, column)
         device = cells[where["device"]] if where["device"] >= 0 else options.home or source.stem
         switches.add(device, value * factor, word in ON)
         samples.setdefault(device, []).append((value * factor, word in ON))

@@ -16,7 +16,7 @@ from testbed.traces.formats import Format, Options
 from testbed.traces.intervals import build
 from testbed.traces.json_text import objects
 from testbed.traces.source import Sample, Source
-from testbed.traces.table import split
+from testbed.traces.table import check_once, split
 
 _KEYS = ("active", "inactive", "finish_time")
 
@@ -58,6 +58,7 @@ def read_csv(source: Source, options: Options) -> dict[str, Availability]:
     who = next(
         (names.index(n) for n in ("id", "device", "client", "client_id", "device_id", "") if n in names), -1
     )
+    check_once(layout, [*at.values(), who], report)
     devices: dict[str, dict] = {}
     for line, text in source.lines():
         cells = split(text, layout.delimiter)

@@ -14,7 +14,7 @@ from testbed.traces.names import private
 from testbed.traces.plan import RELATIVE, STAMP, Column, Plan, TimeColumns
 from testbed.traces.records import LinkRecords
 from testbed.traces.source import Sample, Source
-from testbed.traces.table import Layout
+from testbed.traces.table import Layout, check_once
 from testbed.traces.tabular import TableReader
 
 _RATES = {"bps": 1.0, "kbps": 1e3, "mbps": 1e6, "gbps": 1e9}
@@ -52,14 +52,15 @@ def _plan(layout: Layout, report) -> Plan:
     times = [i for i, name in enumerate(names) if name in TIMES]
     if len(times) != 1:
         raise report.error(
-            f"has the columns {', '.join(header) or '(none)'}; expected one named time_s or time"
+            f"has the columns {', '.join(header) or '(none)'}; expected one named time_s or time", layout.line
         )
     columns, seen = [], {}
     for i, name in enumerate(names):
         if name in COLUMNS:
             field, factor = COLUMNS[name]
             if field in seen:
-                raise report.error(f"gives {field} twice ({seen[field]} and {header[i]})")
+                message = f"gives {field} twice ({seen[field]} and {header[i]}); expected once"
+                raise report.error(message, layout.line, header[i])
             seen[field] = header[i]
             columns.append(Column(field, i, factor, header[i]))
         elif name not in (*TIMES, "home"):
@@ -68,6 +69,7 @@ def _plan(layout: Layout, report) -> Plan:
         raise report.error("has no rate; expected download_mbps, upload_mbps (or _bps, _kbps, _gbps)")
     homes = (names.index("home"),) if "home" in names else ()
     used = {c.index for c in columns} | {times[0], *homes}
+    check_once(layout, used, report)
     kind = RELATIVE if names[times[0]] == "time_s" else STAMP
     return Plan(
         tuple(columns),

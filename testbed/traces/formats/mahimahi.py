@@ -15,6 +15,7 @@ import numpy as np
 from testbed.traces.formats import Format, Options
 from testbed.traces.records import LinkRecords, all_possible
 from testbed.traces.source import Sample, Source
+from testbed.traces.times import check_time
 
 PACKET_BITS = 1500 * 8
 LONGEST_MS = 1e9  # eleven days
@@ -94,6 +95,7 @@ def _times(source: Source) -> np.ndarray:
             continue
         report.rows += 1
         if not (text.isascii() and text.isdigit()):
+            check_time(text, report, number)
             report.repair("lines that are no time in ms: dropped", text[:40], number)
             continue
         value = int(text) if len(text) < 12 else math.inf

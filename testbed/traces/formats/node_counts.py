@@ -14,7 +14,7 @@ from testbed.traces.json_text import get, objects
 from testbed.traces.numbers import number
 from testbed.traces.source import Sample, Source
 from testbed.traces.table import split
-from testbed.traces.times import Clock, is_stamp, is_time_of_day
+from testbed.traces.times import Clock, check_time, is_stamp, is_time_of_day
 
 
 def _points(sample: Sample) -> list[tuple[str, ...]] | None:
@@ -82,6 +82,8 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
             if not (cells[-1].isascii() and cells[-1].isdigit()) or len(cells[-1]) > 6:
                 raise ValueError(f"{cells[-1][:20]!r} is no number of nodes")
         except ValueError as error:
+            if ended:
+                check_time(cells[0], report, line, "time")
             report.repair(
                 "unreadable rows dropped" if ended else "last line cut short: dropped", str(error), line
             )
