@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -41,6 +41,15 @@ class InputError(TestbedError):
         super().__init__(f"{where}: {problem}", hint=hint)
         self.where = where
         self.problem = problem
+
+
+def together(errors: Sequence[InputError], most: int = 20) -> InputError:
+    """One error that tells of all, the first of them in front."""
+    first, *others = errors
+    lines = [f"{e.where}: {e.problem}" + (f" ({e.hint})" if e.hint else "") for e in others[: most - 1]]
+    if len(errors) > most:
+        lines.append(f"… and {len(errors) - most} more")
+    return InputError(first.where, first.problem, hint="\n  ".join(filter(None, [first.hint, *lines])) or None)
 
 
 class CapabilityError(TestbedError):

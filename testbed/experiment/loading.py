@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from testbed import yaml_text
-from testbed.errors import InputError, looking, nearest
+from testbed.errors import InputError, looking, nearest, together
 from testbed.experiment.schema import Experiment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -247,11 +247,7 @@ def _explain(error: ValidationError, path: Path, lines: dict[tuple, int]) -> Inp
         keys = _file_keys(item["loc"])
         message, hint = _message(item, keys)
         problems.setdefault(keys, (message, hint))
-    parts = [(_where(path, keys, lines), m, h) for keys, (m, h) in problems.items()]
-    first = parts[0]
-    more = [f"{where}: {m}" + (f" ({h})" if h else "") for where, m, h in parts[1:]]
-    hint = "\n  ".join(filter(None, [first[2], *more])) or None
-    return InputError(first[0], first[1], hint=hint)
+    return together([InputError(_where(path, keys, lines), m, hint=h) for keys, (m, h) in problems.items()])
 
 
 def _file_keys(loc: tuple) -> tuple:

@@ -223,10 +223,7 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
                            lambda: read_links(path, format=section.format, report=report, **_options(section)))
         named = assign(homes, list(population), section.assign, seed=e.seed, mapping=section.mapping,
                        where=loaded.where("links", "assign"))
-    repaired = sum(r.count for r in report.repairs.values())
-    if repaired:
-        warnings.append(f"{source}: {repaired} repairs when reading ({', '.join(report.repairs)}); "
-                        f"testbed traces inspect {section.trace} lists them")
+    warnings += _told(source, section.trace, report)
     changes, sources = {}, {}
     offsets = _offsets(loaded, named, population)
     for home in homes:
@@ -246,6 +243,15 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
         sources[home] = f"{source}: {named[home]}" + (f" from {offsets[home]:.0f} s" if offsets[home] else "")
     _warn_short_rtt(changes, topology, warnings)
     return changes, sources
+
+
+def _told(source: str, trace: str | None, report: Report) -> list[str]:
+    """What the reader of a trace has to say about it."""
+    told = [f"{source}: {text}" for text in report.warnings]
+    if repaired := sum(r.count for r in report.repairs.values()):
+        told.append(f"{source}: {repaired} repairs when reading ({', '.join(report.repairs)}); "
+                    f"testbed traces inspect {trace} lists them")
+    return told
 
 
 def _options(section) -> dict:
@@ -316,8 +322,10 @@ def _churn(loaded: LoadedExperiment, homes: tuple[str, ...], warnings: list[str]
         population, method = generated_availability(loaded, len(homes)), "one-to-one"
     else:
         path = loaded.file(section.trace, "availability", "trace", folders=True)
+        report = Report()
         population = _read(loaded, "availability",
-                           lambda: read_availability(path, format=section.format, **_options(section)))
+                           lambda: read_availability(path, format=section.format, report=report, **_options(section)))
+        warnings += _told(path.name, section.trace, report)
     if method == "by-name":
         for name in section.mapping:
             if name not in homes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from testbed.errors import InputError, looking, unknown
+from testbed.errors import InputError, looking, together, unknown
 from testbed.traces import formats
 from testbed.traces.assemble import ALIGNMENTS, assemble
 from testbed.traces.availability import Availability
@@ -31,27 +30,33 @@ def read_traces(
     """Traces of one file, of several, or of the files of a folder, by home or device.
 
     Files of one family (FCC tables, M-Lab's downloads and uploads, a Mahimahi pair) are joined; each other
-    one gives its own homes. kind: 'links', 'availability', or None to take what is found.
+    one gives its own homes. What a folder holds beside traces is left out, with a warning; a trace that is wrong is
+    not. kind: 'links', 'availability', or None to take what is found.
 
     Raises:
-        InputError: a file is missing, in no known format, or holds impossible values.
+        InputError: a file is missing, in no known format, or holds impossible values; of several, all are named.
     """
     report = report if report is not None else Report()
     report.strict = strict
     settings = _options(options)
     files = _files(paths)
-    report.path = report.path or ", ".join(str(f) for f in files[:3]) + (" …" if len(files) > 3 else "")
+    report.path = report.path or ", ".join(str(f) for f, _ in files[:3]) + (" …" if len(files) > 3 else "")
     whole = report.path
-    recognised = list(_recognised(files, kind, format, report, settings, isinstance(paths, (str, Path))))
+    recognised = _recognised(files, kind, format, report, settings)
     kinds = {f.kind for _, f in recognised}
     if len(kinds) > 1:
         raise InputError(whole, "holds both link and availability traces; name files of one kind")
     report.format = ", ".join(dict.fromkeys(f.name for _, f in recognised))
     traces: dict = {}
+    wrong: list[InputError] = []
     for group in _families(recognised):
-        for name, trace in _read_group(group, settings, report).items():
+        found, bad = _read_group(group, settings, report)
+        wrong += bad
+        for name, trace in found.items():
             source = group[0][0]
             traces[name if name not in traces else f"{source.stem}:{name}"] = trace
+    if wrong:
+        raise together(wrong)
     report.path = whole
     if len(recognised) > 1 and kinds == {"availability"}:
         traces = _one_clock(traces)
@@ -82,10 +87,11 @@ def _options(options: dict) -> Options:
 
 
 @looking()
-def _files(paths) -> list[Path]:
+def _files(paths) -> list[tuple[Path, bool]]:
+    """Each file, and whether it was named itself, not as one of a folder's."""
     if isinstance(paths, (str, Path)):
         paths = [paths]
-    files: list[Path] = []
+    files: list[tuple[Path, bool]] = []
     for path in map(Path, paths):
         if path.is_dir():
             found = [
@@ -98,31 +104,34 @@ def _files(paths) -> list[Path]:
             ]
             if not found:
                 raise InputError(str(path), "is a folder without files; expected traces")
-            files += found
+            files += [(p, False) for p in found]
         else:
-            files.append(path)
+            files.append((path, True))
     return files
 
 
-def _recognised(files: Sequence[Path], kind, name, report: Report, settings: Options, alone: bool):
+def _recognised(files: list[tuple[Path, bool]], kind, name, report: Report, settings: Options):
     """(source, format) of each file; files of a folder that are no traces are left out, with a warning."""
     if name is None and settings.map and kind != "availability":
         name = "map"
-    found, left = [], []
-    for file in files:
+    found, wrong, left = [], [], {}
+    for file, named in files:
         try:
             source = _source(file, report, settings)
             found.append((source, recognise(source, kind, name)))
         except InputError as error:
-            if len(files) == 1:
-                raise
-            left.append((file, error))
+            if named:
+                wrong.append(error)
+            else:
+                left[file.name] = error
+    if wrong:
+        raise together(wrong)
     if not found:
-        raise InputError(
-            report.path, f"none of {len(left)} files is a trace; the first: {left[0][1].message}"
-        )
+        none = InputError(report.path, f"none of {len(left)} files is a trace")
+        raise together([none, *left.values()] if len(left) > 1 else [*left.values()])
     if left:
-        report.warn(f"{len(left)} files are no traces and left out: {', '.join(f.name for f, _ in left[:5])}")
+        names = ", ".join([*left][:20]) + (" …" if len(left) > 20 else "")
+        report.warn(f"{len(left)} files are no traces and left out: {names}")
     return found
 
 
@@ -151,13 +160,15 @@ def _families(recognised: list[tuple[Source, Format]]) -> list[list[tuple[Source
     return list(groups.values())
 
 
-def _read_group(group, settings: Options, report: Report) -> dict:
+def _read_group(group, settings: Options, report: Report) -> tuple[dict, list[InputError]]:
+    """The traces of files that belong together, or what is wrong with each of them."""
     records: LinkRecords | None = None
+    wrong: list[InputError] = []
     for source, found in group:
         report.path = str(source.path)
         try:
             if found.kind == "availability":
-                return found.read(source, settings)
+                return found.read(source, settings), []
             if len(group) == 1:
                 records = found.read(source, settings)
             elif records is None:
@@ -168,11 +179,17 @@ def _read_group(group, settings: Options, report: Report) -> dict:
                 found.read(source, replace(settings, home=settings.home or found.family), records)
                 records.labels = labels
         except RecursionError:
-            raise report.error("is nested too deeply") from None
+            wrong.append(report.error("is nested too deeply"))
         except MemoryError:
-            raise report.error("does not fit into memory") from None
-    assert records is not None
-    return assemble(records, settings.defaults, settings.align)
+            wrong.append(report.error("does not fit into memory"))
+        except InputError as error:
+            wrong.append(error)
+    if wrong:
+        return {}, wrong
+    try:
+        return assemble(records, settings.defaults, settings.align), []
+    except InputError as error:
+        return {}, [error]
 
 
 def _one_clock(traces: dict[str, Availability]) -> dict[str, Availability]:

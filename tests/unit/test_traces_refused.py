@@ -4,6 +4,9 @@ import pytest
 
 from testbed.emulation.cross_traffic import read_rates
 from testbed.errors import InputError
+from testbed.experiment.loading import load_experiment
+from testbed.experiment.setup import run_setup
+from testbed.traces import Report
 from testbed.traces.reading import read_traces
 
 LINKS = {
@@ -111,3 +114,70 @@ def test_a_row_without_a_time_is_still_left_out(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("Date,Download (Mbit/s)\n2024-03-01 18:00:00,50\n,\n-,7\n2024-03-01 19:00:00,40\n")
     assert len(read_traces(path)["log"].down_bps) == 2
+
+
+GOOD = "time_s,home,download_mbps,rtt_ms\n0,{},50,20\n60,{},40,20\n"
+
+
+def folder(tmp_path, **files):
+    for name, content in files.items():
+        (tmp_path / f"{name}.csv").write_text(content.replace("{}", name))
+    return tmp_path
+
+
+def test_all_bad_files_of_a_folder_are_named_at_once(tmp_path):
+    bad = GOOD.replace("40", "-4")
+    path = folder(tmp_path, a=GOOD, b=bad, c=GOOD, d="time_s,download_mbps\ninf,3\n", e=GOOD.replace("20\n", "x\n"))
+    with pytest.raises(InputError) as refused:
+        read_traces(path)
+    said = str(refused.value).splitlines()
+    assert said[0].startswith(f"{path}/b.csv line 3, column download_mbps: -4e+06 bit/s; expected")
+    assert said[1].startswith(f"  {path}/d.csv line 2, column time_s: found 'inf'; expected")
+    assert said[2].startswith(f"  {path}/e.csv line 2, column rtt_ms: 'x' is not a number")
+    assert len(said) == 3
+
+
+def test_of_very_many_bad_files_twenty_are_named(tmp_path):
+    path = folder(tmp_path, **{f"n{k:02}": GOOD.replace("40", "-4") for k in range(30)})
+    with pytest.raises(InputError) as refused:
+        read_traces(path)
+    said = str(refused.value).splitlines()
+    assert all(f"{path}/n{k:02}.csv line 3, " in line for k, line in enumerate(said[:20]))
+    assert said[20:] == ["  … and 10 more"]
+
+
+def test_files_that_are_joined_are_all_named_too(tmp_path):
+    head = "unit_id,dtime,target,address,fetch_time,bytes_total,bytes_sec,bytes_sec_interval,warmup_time,warmup_bytes,"
+    head += "sequence,threads,successes,failures\n"
+    row = "7,2024-03-01 18:00:00,t,a,1,1,{},1,1,1,0,8,1,0\n"
+    path = folder(tmp_path, curr_httpgetmt=head + row.replace("{}", "1e300"), curr_httppostmt=head + row.replace("{}", "-7"))
+    with pytest.raises(InputError) as refused:
+        read_traces(path)
+    assert all(f"{path}/{name}.csv line 2, column" in str(refused.value) for name in ("curr_httpgetmt", "curr_httppostmt"))
+
+
+def test_what_is_no_trace_is_left_out_of_a_folder_but_not_of_files_that_are_named(tmp_path):
+    path = folder(tmp_path, a=GOOD, b=GOOD, notes="nothing of the kind\n")
+    report = Report()
+    assert [*read_traces(path, report=report)] == ["a", "b"]
+    assert report.warnings == ["1 files are no traces and left out: notes.csv"]
+    with pytest.raises(InputError, match=r"(?s)notes.csv: is in no format.*gone.csv: no such file"):
+        read_traces([path / "a.csv", path / "notes.csv", path / "gone.csv"])
+    (tmp_path / "only").mkdir()
+    only = folder(tmp_path / "only", x="none\n", y="none\n")
+    with pytest.raises(InputError, match=r"(?s)none of 2 files is a trace\n.*x.csv: is in no format.*y.csv: is in no format"):
+        read_traces(only)
+
+
+def test_a_run_tells_what_the_readers_of_its_traces_did(tmp_path):
+    for name, content in (("links", GOOD), ("away", "time,node,event\n0,h1,up\nx,h1,up\n60,h1,down\n")):
+        (tmp_path / name).mkdir()
+        folder(tmp_path / name, h1=content, notes="nothing of the kind\n")
+    (tmp_path / "e.yaml").write_text(
+        "name: e\ntopology: {homes: 2}\nlinks: {trace: links}\navailability: {trace: away}\n"
+        "training: {stages: 1}\nmodel: {layers: 1}\n"
+    )
+    warnings = run_setup(load_experiment(tmp_path / "e.yaml")).warnings
+    for name in ("links", "away"):
+        assert f"{name}: 1 files are no traces and left out: notes.csv" in warnings
+    assert any(w.startswith("away: 1 repairs when reading (unreadable rows dropped)") for w in warnings)
