@@ -61,8 +61,8 @@ TimeDilation = Annotated[
     WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0.1, "maximum": 1000}, {"const": "auto"}]}),
 ]
 Rate = _quantity("rate", "20 Mbit/s", positive=True, least="1 kbit/s", most="1000 Gbit/s")
-Duration = _quantity("duration", "15 ms", positive=False)
+Duration = _quantity("duration", "15 ms", positive=False, most="36525 d")
 Delay = _quantity("duration", "15 ms", positive=False, most="60 s")
-PositiveDuration = _quantity("duration", "30 s", positive=True)
+PositiveDuration = _quantity("duration", "30 s", positive=True, most="36525 d")
 Size = _quantity("size", "64 MiB", positive=True)
 Speed = _quantity("speed", "10 GFLOP/s", positive=True, least="1 kFLOP/s", most="1000000 PFLOP/s")

@@ -82,6 +82,8 @@ def test_all_problems_are_reported_at_once(tmp_path):
 @pytest.mark.parametrize(("item", "expected"), [
     ("training.steps=x", ["--set training.steps", "'x'"]),
     ("training.steps", ["--set training.steps", "expected key=value"]),
+    ("time_limit=1e300 s", ["--set time_limit: '1e300 s' is out of range; expected 0 to 36525 d"]),
+    ("links.start=4e9 s", ["--set links.start: '4e9 s' is out of range; expected 0 to 36525 d"]),
     ("name.x=1", ["--set name.x=1", "name is a value, not a section"]),
     ("topologie.homes=2", ["topologie", "did you mean 'topology'?"]),
     ("topology.homes=true", ["--set topology.homes: found True", "neither true nor false"]),
