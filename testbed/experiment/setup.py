@@ -107,7 +107,13 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
     if not present.devices:
         raise InputError(loaded.where("availability"), "no device is available at the start; expected at least one",
                          hint="choose another availability.start or trace")
-    plan = runner.plan(present, model, spec)
+    try:
+        plan = runner.plan(present, model, spec)
+    except InputError as error:
+        keys = error.where.split(".")
+        if keys[0] not in ("model", "training"):
+            raise
+        raise InputError(loaded.where(*keys), error.problem, hint=error.hint) from None
     return RunSetup(loaded, network, cluster, runner, plan, churn, frozenset(absent), warnings)
 
 

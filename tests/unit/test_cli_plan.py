@@ -83,7 +83,7 @@ WRONG = [
     ("network.congestion_control=bbx", "--set network.congestion_control: unknown congestion control 'bbx'"),
     ("sweep=[{training.stages: 2}, {topology.houses: 4}]", "--set topology.houses, in sweep.1: unknown key 'houses'"),
     ("sweep=[{training.stages: 2}, {training.stagez: 4}]", "--set training.stagez, in sweep.1: unknown option"),
-    ("sweep=[{training.stages: 2}, {training.stages: 99}]", "training.stages, in sweep.1: 99 stages, but only"),
+    ("sweep=[{training.stages: 2}, {training.stages: 99}]", "--set training.stages, in sweep.1: 99 stages, but only"),
     ("sweep=[{availability.trace: gone.csv}]", "in sweep.0: no such file: gone.csv"),
     ("sweep=[{network.congestion_control: bbx}]", ", in sweep.0: unknown congestion control 'bbx'"),
 ]
