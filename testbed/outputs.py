@@ -56,4 +56,5 @@ def _try(path: Path, folder: Path) -> None:
             pass
     except OSError as error:
         why = f"can't be written: {error.strerror} ({folder})"
-        raise InputError(str(path), why, hint="choose another place") from None
+        sudo = ", or sudo testbed …" if isinstance(error, PermissionError) and os.geteuid() else ""
+        raise InputError(str(path), why, hint=f"choose another place{sudo}") from None

@@ -44,28 +44,30 @@ def parse(text: str, name: str) -> tuple[Any, yaml.Node | None]:
         node = loader.get_single_node()
         if node is None:
             return None, None
-        _check(node, name, loader, (), set())
+        _check(node, name, loader, (), {})
         return loader.construct_document(node), node
     except RecursionError:
         raise _too_deep(_deepest_line(text), name) from None
 
 
-def _check(node: yaml.Node, name: str, loader: yaml.SafeLoader, above: tuple[int, ...], seen: set[int]) -> None:
-    """above: the nodes around it. seen: those checked already: aliases name a node again."""
+def _check(node: yaml.Node, name: str, loader: yaml.SafeLoader, above: tuple[int, ...], levels: dict[int, int]) -> int:
+    """The levels of a node. above: those around it. levels: of those checked already, which aliases name again."""
     line = node.start_mark.line + 1
     if id(node) in above:
         raise InputError(f"{name} line {line}", "contains itself, by an alias")
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.ScalarNode):
-        _check_scalar(node, f"{name} line {line}", loader)
-        return
-    if len(above) >= DEEPEST:
+    if id(node) not in levels:
+        if isinstance(node, yaml.ScalarNode):
+            _check_scalar(node, f"{name} line {line}", loader)
+            levels[id(node)] = 0
+        elif len(above) >= DEEPEST:
+            raise _too_deep(line, name)
+        else:
+            parts = (part for item in node.value for part in (item if isinstance(item, tuple) else (item,)))
+            inner = (_check(part, name, loader, (*above, id(node)), levels) for part in parts)
+            levels[id(node)] = 1 + max(inner, default=0)
+    if len(above) + levels[id(node)] > DEEPEST:
         raise _too_deep(line, name)
-    for item in node.value:
-        for part in item if isinstance(item, tuple) else (item,):
-            _check(part, name, loader, (*above, id(node)), seen)
+    return levels[id(node)]
 
 
 def _check_scalar(node: yaml.ScalarNode, where: str, loader: yaml.SafeLoader) -> None:

@@ -9,7 +9,6 @@ import click
 from rich.console import Console
 
 from testbed.cli.options import json_option
-from testbed.outputs import check_folder
 
 
 @click.command()
@@ -39,8 +38,6 @@ def rerun(ctx: click.Context, run: str, out: Path, dry_run: bool, as_json: bool)
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
     old = RunFolder.open(run)
-    if not dry_run:
-        check_folder(out)
     setup = rerunning.setup_again(old)
     before = rerunning.before_it(old, setup, manifest_now(setup))
     for difference in before:

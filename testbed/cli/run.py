@@ -11,7 +11,6 @@ import click
 from rich.console import Console
 
 from testbed.cli.options import experiment_argument, json_option, seed_option, set_option
-from testbed.outputs import check_folder
 
 if TYPE_CHECKING:
     from testbed.experiment.setup import RunSetup
@@ -54,8 +53,6 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
     from testbed.experiment.setup import run_setups
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
-    if not dry_run:
-        check_folder(out)
     loaded = load_experiment(experiment, overrides, seed=seed, tdf=tdf)
     setups = run_setups(loaded)
     if dry_run:

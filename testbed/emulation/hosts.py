@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -143,8 +145,9 @@ def require_congestion_control(name: str, where: str = "network.congestion_contr
     known = kernel_probes.congestion_controls()
     if name in known or (not known and not load):  # a kernel that doesn't tell is asked once it is used
         return
-    module = ("modprobe", "-q", f"tcp_{name}") if load else ("modprobe", "-n", "-q", f"tcp_{name}")
-    if not name.isalnum() or not kernel_probes.command(*module).available:
+    modprobe = shutil.which("modprobe", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or "modprobe"
+    only_look = [] if load else ["-n"]
+    if not name.isalnum() or not kernel_probes.command(modprobe, "-q", *only_look, f"tcp_{name}").available:
         raise unknown(where, "congestion control", name, known)
 
 

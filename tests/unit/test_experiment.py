@@ -121,6 +121,7 @@ DEEP = "\n".join("  " * i + "- 1\n" + "  " * i + "-" for i in range(2000))
     ("seed: " + "9" * 5000, "line 5: found '9999"),
     ("seed: !!int x", "line 5: found 'x', which is no possible number"),
     ("description: !!timestamp soon", "line 5: found 'soon', which is no possible date"),
+    ("training:\n  a0: &a0 [1]\n" + "".join(f"  a{k + 1}: &a{k + 1} [*a{k}]\n" for k in range(900)), "is nested too deeply"),
     ("training: &x\n  a: *x", "line 5: contains itself, by an alias"),
     ("a: &a [1,1,1,1,1,1,1,1,1]" + "".join(f"\n{b}: &{b} [{','.join([f'*{a}'] * 9)}]"
                                           for a, b in zip("abcdefghij", "bcdefghijk")), "has more than 300000 values"),

@@ -6,16 +6,19 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
-from testbed.cli import main
+from testbed.cli import cli, main
 from testbed.errors import InputError
+from testbed.experiment.loading import load_experiment
 from testbed.measurement.run_folder import RunFolder, write_file
 from testbed.outputs import check_file, check_folder
 from testbed.report import build_report
 
 TRACE = str(Path(__file__).resolve().parents[2] / "traces" / "links" / "quickstart.csv")
 FOLDERS = [  # no experiment of theirs exists: the place is looked at first
-    ["run", "gone", "--out"], ["simulate", "gone", "--out"], ["recovery", "gone", "--out"], ["verify", "gone", "--out"],
+    ["simulate", "gone", "--out"], ["recovery", "gone", "--out"], ["verify", "gone", "--out"],
     ["validate", "gone", "--output"], ["validate", "gone", "--runs"], ["results", "gone", "--output"],
     ["results", "gone", "--runs"],
 ]
@@ -72,9 +75,18 @@ def test_a_plots_name_is_one_of_files(places, capsys):
     assert "--out .: can't be written: is a folder" in refusal(["traces", "plot", TRACE, "--out", "."], capsys)
 
 
-def test_rerun_and_report_look_first(places, capsys, monkeypatch):
+def test_run_and_rerun_look_before_they_start(places, capsys):
+    folder = RunFolder.create(places / "runs", "x")
+    folder.write_experiment(yaml.safe_dump(load_experiment("smoke", ("engine=simulation",)).data))
+    for args in (["run", "smoke", "--set", "engine=simulation"], ["rerun", folder.path]):
+        assert "file is no folder" in refusal([*args, "--out", "file"], capsys)
+        assert "/proc/x: can't be written: " in refusal([*args, "--out", "/proc/x"], capsys)
+    assert sorted(p.name for p in places.iterdir()) == ["file", "nowhere", "runs"]
+    assert CliRunner().invoke(cli, ["run", "smoke", "--dry-run", "--out", "file"]).exit_code == 0  # writes nothing
+
+
+def test_report_looks_first(places, capsys, monkeypatch):
     run = RunFolder.create(places / "runs", "x").path
-    assert "file is no folder" in refusal(["rerun", run, "--out", "file"], capsys)
     before = sorted(run.rglob("*"))
 
     def refuse(**_):
