@@ -15,6 +15,7 @@ from __future__ import annotations
 MSS = 1448  # bytes of payload in a full packet: 1500 less IPv4, TCP and timestamps
 INITIAL_WINDOW = 10 * MSS  # RFC 6928
 MIN_RTO_S = 0.2  # TCP_RTO_MIN
+MAX_RTO_S = 1.0  # instead of Linux's 120 s: the least that it takes (net.ipv4.tcp_rto_max_ms)
 MAX_WINDOW = 3 * 2**20  # bytes; half of Linux's default tcp_rmem and tcp_wmem maxima (6 and 4 MiB) may be payload
 CUBIC_BETA = 0.7  # RFC 9438
 

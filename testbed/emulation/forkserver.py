@@ -12,7 +12,6 @@ closes, it kills every worker and ends: nobody is orphaned, however the engine d
 from __future__ import annotations
 
 import array
-import contextlib
 import ctypes
 import gc
 import importlib
@@ -35,8 +34,6 @@ from testbed.emulation.namespaces import enter_namespace
 from testbed.runtime import Plan, Runner
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
-_RTO_CAP_MS = 1000  # emulated; the least that Linux takes
-_RTO_LINUX_MS = 120_000  # what Linux has by itself, and the most that it takes
 NICENESS = 19  # of devices' workers; see `_step_back`
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -223,7 +220,6 @@ def _become_worker(request: ForkRequest, parent: int) -> None:
             f.write("0")
     if request.netns_path is not None:
         enter_namespace(request.netns_path)
-        cap_retransmission_timeout(request.worker["tdf"])
     os.chdir("/")
     os.environ["HOME"] = "/"
     if request.user is not None:
@@ -235,14 +231,6 @@ def _become_worker(request: ForkRequest, parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
     if os.getppid() != parent:
         os._exit(1)
-
-
-def cap_retransmission_timeout(tdf: float) -> None:
-    """In this network namespace TCP retries at least every emulated second, so that it resumes soon after a link
-    is back. Nothing happens where the kernel has no such setting (before Linux 6.15).
-    """
-    with contextlib.suppress(OSError), open("/proc/sys/net/ipv4/tcp_rto_max_ms", "w") as f:
-        f.write(str(round(min(max(1.0, tdf) * _RTO_CAP_MS, _RTO_LINUX_MS))))
 
 
 def _prctl(option: int, value: int) -> None:

@@ -9,14 +9,19 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.emulation import kernel_probes, names, netlink
 from testbed.emulation.namespaces import in_thread, inside
 from testbed.errors import unknown
 
+if TYPE_CHECKING:
+    from testbed.emulation.plan import NetworkSettings
+
 # Up to this many hosts, each has an entry for every other: 0.5 kB of kernel memory a pair and direction.
 FULL_MESH_MAX = 400
 TCP_BUFFERS = {"tcp_rmem": "4096 131072 6291456", "tcp_wmem": "4096 16384 4194304"}  # least, first, most [bytes]
+RTO_MAX_MS = 1000, 120_000  # what Linux takes (Documentation/networking/ip-sysctl.rst)
 _SYSCTL = Path("/proc/sys/net")  # shows the network namespace of the thread that looks
 
 
@@ -96,18 +101,19 @@ def neighbours_of(host: HostPort, hosts: Sequence[HostPort]) -> list[HostPort]:
     return [other for other in hosts if other.index == 0]
 
 
-def setup_commands(host: HostPort, hosts: Sequence[HostPort], congestion_control: str, rto_min_s: float) -> list[str]:
+def setup_commands(host: HostPort, hosts: Sequence[HostPort], settings: NetworkSettings) -> list[str]:
     """What `set_up` does, as commands: for the manifest and for --dry-run."""
     others = neighbours_of(host, hosts)
     ip, dev = f"ip -n {host.netns}", f"dev {host.interface}"
     lines = [
         f"ip netns exec {host.netns} sysctl -w net.ipv6.conf.all.disable_ipv6=1",
         *(f"ip netns exec {host.netns} sysctl -w 'net.ipv4.{name}={value}'" for name, value in TCP_BUFFERS.items()),
+        f"ip netns exec {host.netns} sysctl -e -w net.ipv4.tcp_rto_max_ms={_rto_max_ms(settings)}",
         f"{ip} link set lo up",
         f"{ip} link set {host.interface} up",
         f"{ip} addr add {host.ip}/{names.SUBNET_BITS} {dev} noprefixroute",
         f"{ip} route replace 10.0.0.0/{names.SUBNET_BITS} {dev} proto kernel scope link src {host.ip} "
-        f"congctl {congestion_control} rto_min {round(1e3 * rto_min_s)}ms",
+        f"congctl {settings.congestion_control} rto_min {round(1e3 * settings.rto_min_s)}ms",
     ]
     if others:
         lines.append(f"{ip} neigh replace {others[0].ip} lladdr {others[0].mac} {dev} nud permanent")
@@ -120,6 +126,18 @@ def set_tcp_buffers() -> None:
     """Linux's own defaults, whatever this machine was tuned to: a window that differs would change every result."""
     for name, value in TCP_BUFFERS.items():
         (_SYSCTL / f"ipv4/{name}").write_text(value)
+
+
+def _rto_max_ms(settings: NetworkSettings) -> int:
+    least, most = RTO_MAX_MS
+    return round(min(max(1e3 * settings.rto_max_s, least), most))
+
+
+def cap_retransmission_timeout(settings: NetworkSettings) -> None:
+    """So TCP resumes soon after a link is back. Nothing to do where the kernel has no such setting (before 6.15)."""
+    path = _SYSCTL / "ipv4/tcp_rto_max_ms"
+    if path.exists():
+        path.write_text(str(_rto_max_ms(settings)))
 
 
 def disable_ipv6() -> None:
@@ -151,7 +169,7 @@ def require_congestion_control(name: str, where: str = "network.congestion_contr
         raise unknown(where, "congestion control", name, known)
 
 
-def set_up(hosts: Iterable[HostPort], congestion_control: str, rto_min_s: float) -> None:
+def set_up(hosts: Iterable[HostPort], settings: NetworkSettings) -> None:
     """Address, route, ARP entries and loopback of each host, whose namespace and interface exist.
 
     The congestion control is an attribute of the route, not the namespace's sysctl: that one takes only
@@ -174,12 +192,14 @@ def set_up(hosts: Iterable[HostPort], congestion_control: str, rto_min_s: float)
         with inside(host.netns), netlink.Route() as route:
             disable_ipv6()
             set_tcp_buffers()
+            cap_retransmission_timeout(settings)
             index = socket.if_nametoindex(host.interface)
             route.send([
                 netlink.link_up(1),
                 netlink.link_up(index),
                 netlink.address(index, host.ip, names.SUBNET_BITS),
-                netlink.subnet_route(index, host.ip, names.SUBNET_BITS, congestion_control, rto_min_s),
+                netlink.subnet_route(
+                    index, host.ip, names.SUBNET_BITS, settings.congestion_control, settings.rto_min_s),
             ])
             arp = b"".join(entry(index, other) for other in neighbours_of(host, hosts))
             if arp:

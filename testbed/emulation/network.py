@@ -111,7 +111,7 @@ class EmulatedNetwork:
         batch.run("bridge", p.bridge_lines, netns)
         with ThreadPoolExecutor(1) as background:
             shaping_done = background.submit(batch.run, "tc", p.tc_lines, netns)
-            hosts.set_up(self.plan.hosts.values(), self.settings.congestion_control, self.settings.rto_min_s)
+            hosts.set_up(self.plan.hosts.values(), self.settings)
             shaping_done.result()
         self.commands += p.commands()
         self._processes = [process_value(process.start()) for process in (self._tc, self._ip)]

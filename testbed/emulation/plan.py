@@ -26,7 +26,8 @@ _VETH = "numtxqueues 1 numrxqueues 1"
 class NetworkSettings:
     """How the network is built, beside its topology.
 
-    congestion_control: of every host's TCP. rto_min_s: its least retransmission timeout, in real seconds.
+    congestion_control: of every host's TCP. rto_min_s, rto_max_s: its least and largest retransmission timeout, in real
+    seconds.
     buffer_s: each bottleneck's buffer, in seconds at its rate.
     mtu: bytes of an IP packet, on every interface. burst_s: see testbed.emulation.shaping.default_burst_s.
     queue: of every bottleneck; queue_interval_s: fq_codel's and cake's, in real seconds.
@@ -36,6 +37,7 @@ class NetworkSettings:
     switch: str = "bridge"
     congestion_control: str = "cubic"
     rto_min_s: float = 0.2
+    rto_max_s: float = 1.0
     buffer_s: float = 0.1
     delay_backend: str = "nfqueue"
     mtu: int = 1500
@@ -113,8 +115,7 @@ class NetworkPlan:
             *(f"bridge -n {self.net_netns} {line}" for line in self.bridge_lines),
             *(f"tc -n {self.net_netns} {line}" for line in self.tc_lines),
             *(line for host in hosts
-              for line in host_setup.setup_commands(
-                  host, hosts, self.settings.congestion_control, self.settings.rto_min_s)),
+              for line in host_setup.setup_commands(host, hosts, self.settings)),
         ]
 
     # The builders below are called once, by make_plan, in their order.

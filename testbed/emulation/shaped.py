@@ -11,7 +11,7 @@ from typing import Any
 
 from testbed.cluster import LinkState, SharedLink, Topology
 from testbed.cluster.model import SERVER
-from testbed.cluster.tcp import MIN_RTO_S
+from testbed.cluster.tcp import MAX_RTO_S, MIN_RTO_S
 from testbed.emulation.capabilities import Capabilities, choose_delay_backend, require_queue
 from testbed.emulation.cross_traffic import OUTSIDE, Stream
 from testbed.emulation.cross_traffic_source import CrossTraffic, OnRate
@@ -53,7 +53,7 @@ class ShapedNetwork:
         self.backend_name = choose_delay_backend(caps, delay_backend)
         self._settings = NetworkSettings(
             switch=switch, congestion_control=congestion_control, buffer_s=buffer_s * tdf,
-            rto_min_s=MIN_RTO_S * tdf,
+            rto_min_s=MIN_RTO_S * tdf, rto_max_s=MAX_RTO_S * tdf,
             delay_backend=self.backend_name, queue=queue, queue_interval_s=CODEL_INTERVAL_S * tdf,
             outside=OUTSIDE if cross_traffic else None,
         )

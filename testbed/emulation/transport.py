@@ -7,8 +7,8 @@ by their edge-triggered descriptors, which costs a third of what `zmq.asyncio` d
 
 A connection belongs to one incarnation of the peer. When the failure detector gives the peer up, it is closed
 without lingering and whatever waits in it is gone; the next incarnation gets a new one, with fresh TCP
-timers. A link that is back before anyone was given up resumes within TCP's retransmission timeout, which the
-worker caps at one emulated second where the kernel can (`net.ipv4.tcp_rto_max_ms`, Linux 6.15).
+timers. A link that is back before anyone was given up resumes within TCP's retransmission timeout, which is
+capped at one emulated second where the kernel can (`net.ipv4.tcp_rto_max_ms`, Linux 6.15).
 """
 
 from __future__ import annotations

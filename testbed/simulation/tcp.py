@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import math
 
-from testbed.cluster.tcp import CUBIC_BETA, MSS, retransmission_timeout_s
+from testbed.cluster.tcp import CUBIC_BETA, MAX_RTO_S, MSS, retransmission_timeout_s
 
 FRAME_BYTES = 1514  # of Ethernet, that carry them
-MAX_RTO_S = 120.0
 HANDSHAKE_RTTS = 3.0  # TCP's SYN, then ZMTP 3: signatures, greeting, READY (rfc.zeromq.org/spec/23)
 CUBIC_C = 0.4  # RFC 9438
 
@@ -37,14 +36,14 @@ def lossy_rate(loss: float, rtt_s: float) -> float:
     return max(cubic, reno) * MSS / max(rtt_s, 1e-4)
 
 
-def outage_end_s(cut_s: float, mended_s: float, rtt_s: float, most_s: float = MAX_RTO_S) -> float:
+def outage_end_s(cut_s: float, mended_s: float, rtt_s: float) -> float:
     """When a connection with data under way sends again after an outage: with the first retransmission to get through.
 
-    The timeout doubles each time (RFC 6298, rule 5.5), up to `most_s`.
+    The timeout doubles each time (RFC 6298, rule 5.5), up to MAX_RTO_S.
     """
-    timeout = retransmission_timeout_s(rtt_s)
+    timeout = min(retransmission_timeout_s(rtt_s), MAX_RTO_S)
     at = cut_s + timeout
     while at < mended_s:
-        timeout = min(2 * timeout, most_s)
+        timeout = min(2 * timeout, MAX_RTO_S)
         at += timeout
     return at

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from steady import measured
 
+from testbed.cluster import Link, LinkState, Topology
 from testbed.emulation.programs import default_hosts, environment, run_program, start_program, worst
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.errors import InputError
 
 pytestmark = pytest.mark.emulation
@@ -91,6 +93,15 @@ def test_exit_codes(network):
     assert "no-such-program" in err
     assert worst({"a": 0, "b": 3, "c": -15}) == 143
     assert worst({}) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/sys/net/ipv4/tcp_rto_max_ms").exists(), reason="Linux before 6.15")
+def test_tcp_of_a_program_retries_every_emulated_second(state, capabilities):
+    link = [(0.0, LinkState(20e6, 8e6, 0.02))]
+    with ShapedNetwork(state, Topology(("h1",), Link(100e6, 100e6)), {"h1": link}, caps=capabilities, tdf=3) as shaped:
+        codes, out, _ = run(shaped.network, ["h1", "server"], "cat", "/proc/sys/net/ipv4/tcp_rto_max_ms")
+    assert codes == {"h1": 0, "server": 0}
+    assert out.splitlines() == ["h1     | 3000", "server | 3000"]
 
 
 def test_whatever_a_program_started_ends_with_it(network):

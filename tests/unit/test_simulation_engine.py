@@ -5,7 +5,7 @@ import torch
 
 from testbed.cluster import Cluster, Device, Link, LinkState, ModelSpec, SharedLink, TrainingSpec
 from testbed.cluster.model import SERVER
-from testbed.cluster.tcp import INITIAL_WINDOW, Window
+from testbed.cluster.tcp import INITIAL_WINDOW, MAX_RTO_S, Window
 from testbed.runtime import ANY, PeerLost, Plan, wire
 from testbed.simulation import tcp
 from testbed.simulation.engine import PortChange, Simulation
@@ -287,3 +287,9 @@ def test_an_idle_connection_falls_back_to_its_initial_window():
     assert window.size == pytest.approx(grown / 4)
     window.begin(0.05, 10.0)
     assert window.size == INITIAL_WINDOW
+
+
+def test_after_an_outage_a_connection_resumes_within_the_largest_retransmission_timeout():
+    for mended_s in (0.1, 1.9, 5.0, 60.0):
+        assert 0 <= tcp.outage_end_s(0.0, mended_s, 0.05) - mended_s <= MAX_RTO_S
+    assert tcp.outage_end_s(0.0, 60.0, 2.0) - 60.0 <= MAX_RTO_S
