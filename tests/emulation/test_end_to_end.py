@@ -179,12 +179,12 @@ def test_ping_and_iperf_agree_with_the_trace():
 
 
 @measured
-def test_unmodified_ddp_script_is_slower_on_a_slower_uplink():
+def test_unmodified_ddp_script_is_slower_on_a_slower_uplink(tmp_path):
     seconds = {}
     for up in ("24 Mbit/s", "4 Mbit/s"):
         done = testbed("exec", "smoke", "--new", "--hosts", "h1,h2", *sets(f"links.upload={up}"), "--", "sh", "-c",
                        f"{sys.executable} -m torch.distributed.run --nnodes=$WORLD_SIZE --node-rank=$RANK "
-                       "--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT examples/ddp.py")
+                       f"--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT --log-dir={tmp_path} examples/ddp.py")
         assert done.returncode == 0, done.stdout + done.stderr
         found = re.findall(r"sum to (\S+), 5 steps in ([\d.]+) s", done.stdout)
         assert len(found) == 2

@@ -240,7 +240,7 @@ def test_an_unmodified_torchrun_script_trains_between_two_hosts(network, tmp_pat
     script.write_text(DDP)
     torchrun = (
         f"{sys.executable} -m torch.distributed.run --nnodes=$WORLD_SIZE --node-rank=$RANK "
-        f"--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT {script}"
+        f"--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT --log-dir={tmp_path} {script}"
     )
     before = network.counters()["h1"]["up"].bytes
     codes, out, err = run(network, ["h1", "h2"], "sh", "-c", torchrun, timeout=120)
