@@ -38,7 +38,7 @@ def setup_again(folder: RunFolder) -> RunSetup:
     Raises:
         InputError: the folder lacks its experiment, or a file that it reads is gone.
     """
-    if not folder.experiment_text():
+    if not (folder.path / EXPERIMENT).exists():
         raise InputError(str(folder.path), f"has no {EXPERIMENT}: it can't be run again")
     data, _ = parse(folder.path / EXPERIMENT)
     data["tdf"] = folder.manifest.get("tdf", data.get("tdf", 1.0))  # what was chosen, where it was left to us

@@ -70,10 +70,12 @@ def test_a_folder_without_its_experiment_is_refused(tmp_path):
         rerunning.setup_again(folder)
 
 
-def test_a_folder_whose_experiment_is_damaged_is_refused(tmp_path):
+@pytest.mark.parametrize(("text", "message"), [
+    ("name: [", "experiment.yaml line 1: is not valid YAML"), ("", "experiment.yaml: is empty")])
+def test_a_folder_whose_experiment_is_damaged_is_refused(tmp_path, text, message):
     folder = _run(tmp_path, "a")
-    (folder.path / "experiment.yaml").write_text("name: [")
-    with pytest.raises(InputError, match="experiment.yaml line 1: is not valid YAML"):
+    (folder.path / "experiment.yaml").write_text(text)
+    with pytest.raises(InputError, match=message):
         rerunning.setup_again(folder)
 
 
