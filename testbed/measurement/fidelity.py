@@ -17,6 +17,7 @@ import pandas as pd
 from testbed.measurement.checks import Check, Context, shown
 from testbed.measurement.checks_machine import MACHINE_CHECKS
 from testbed.measurement.checks_network import NETWORK_CHECKS
+from testbed.measurement.events import select
 from testbed.measurement.thresholds import Thresholds
 
 __all__ = ["Check", "Reason", "Thresholds", "Verdict", "judge"]
@@ -40,8 +41,8 @@ class Verdict:
     """valid: every check that could be made passed, and those that must be made were.
 
     label: 'VALID'; 'INVALID' or 'INVALID: not measured', with reasons; or 'UNVERIFIED' when nothing failed
-    but the experiment switched its probes off (valid is False, there are no reasons). notes: what a reader
-    should know about a verdict that is based on less than usual. invalid_since_s: emulated time of the first
+    but the experiment switched its probes off, or no step was measured (valid is False, there are no reasons).
+    notes: what a reader should know about a verdict that is based on less than usual. invalid_since_s: emulated time of the first
     violation, None when valid or unknown. started_at: wall-clock time of emulated second 0 (ISO 8601).
     """
 
@@ -146,16 +147,17 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
     Raises:
         InputError: the experiment's `fidelity` block names an unknown threshold or a bad value.
     """
+    stepped = len(select(events, "step")) > 0
+    notes = [] if stepped else ["no step of training was measured: there is nothing to vouch for"]
     if setting(manifest, "engine") == "simulation":
-        note = "simulated in virtual time: there is no network and no machine to measure"
-        return Verdict(True, [], [], [note])
+        notes.append("simulated in virtual time: there is no network and no machine to measure")
+        return Verdict(stepped, [], [], notes)
     limits = thresholds or thresholds_of(manifest)
     context = Context(events, limits, time_dilation(manifest))
     checks: list[Check] = []
     for make in (*NETWORK_CHECKS, *MACHINE_CHECKS):
         made = make(context)
         checks += made if isinstance(made, list) else [made]
-    notes = []
     probed = probes_wanted(manifest)
     if not probed:
         notes.append("probes were switched off: the links' rates and RTTs were not measured before training")
@@ -171,7 +173,7 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
         for c in checks
         if c.ok is False
     ]
-    return Verdict(probed and not reasons, reasons, checks, notes, setting(manifest, "zero_at"), context.tdf)
+    return Verdict(probed and stepped and not reasons, reasons, checks, notes, setting(manifest, "zero_at"), context.tdf)
 
 
 def _sentence(check: Check) -> str:

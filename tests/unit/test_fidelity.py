@@ -314,6 +314,15 @@ def test_no_probes_is_not_measured():
     assert not verdict.valid
 
 
+@pytest.mark.parametrize("manifest", [{}, {"engine": "simulation"}])
+def test_a_run_that_ended_before_its_first_step_is_not_vouched_for(manifest):
+    verdict = _judge(lambda e: e["event"] != "step", manifest)
+    assert verdict.label == "UNVERIFIED"
+    assert not verdict.valid
+    assert verdict.reasons == []
+    assert "no step" in verdict.notes[0]
+
+
 def test_an_empty_run_is_not_measured():
     assert judge(frame([]), {}).label == "INVALID: not measured"
 
@@ -422,7 +431,7 @@ def test_bad_thresholds_are_refused(given, message):
 
 
 def test_a_simulation_has_nothing_to_measure():
-    verdict = judge(frame([]), {"engine": "simulation"})
+    verdict = judge(frame(BASE), {"engine": "simulation"})
     assert verdict.valid
     assert "simulated" in verdict.notes[0]
 
