@@ -9,20 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from testbed.cluster.tcp import INITIAL_WINDOW
+from testbed.cluster.tcp import Window
 
 IDLE_S = 0.5  # by then the window has been halved two or three times (a timeout is 0.2 s and a round trip)
 
 
 def slow_start_s(nbytes: float, rate_bps: float, rtt_s: float) -> float:
     """Seconds beyond 8 bytes / rate until the last of `nbytes` has left, on a connection that was idle."""
-    window, sent, waited = INITIAL_WINDOW, 0.0, 0.0
-    full = rate_bps * rtt_s / 8  # the window that keeps the link busy
-    while window < full and sent + window < nbytes:
-        waited += rtt_s - 8 * window / rate_bps
-        sent += window
-        window *= 2
-    return waited
+    return Window().pause(nbytes, rate_bps / 8, rtt_s)
 
 
 def fair_rates(rates_bps: Sequence[float], capacity_bps: float) -> list[float]:
