@@ -42,8 +42,9 @@ class Verdict:
 
     label: 'VALID'; 'INVALID' or 'INVALID: not measured', with reasons; or 'UNVERIFIED' when nothing failed
     but the experiment switched its probes off, or no step was measured (valid is False, there are no reasons).
-    notes: what a reader should know about a verdict that is based on less than usual. invalid_since_s: emulated time of the first
-    violation, None when valid or unknown. started_at: wall-clock time of emulated second 0 (ISO 8601).
+    notes: what a reader should know about a verdict that is based on less than usual. invalid_since_s:
+    emulated time of the first violation, None when valid or unknown. started_at: wall-clock time of emulated
+    second 0 (ISO 8601).
     """
 
     valid: bool
@@ -173,7 +174,8 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
         for c in checks
         if c.ok is False
     ]
-    return Verdict(probed and stepped and not reasons, reasons, checks, notes, setting(manifest, "zero_at"), context.tdf)
+    valid = probed and stepped and not reasons
+    return Verdict(valid, reasons, checks, notes, setting(manifest, "zero_at"), context.tdf)
 
 
 def _sentence(check: Check) -> str:
