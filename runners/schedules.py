@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 
 
 class Op(str, Enum):
@@ -111,16 +112,23 @@ class Hop:
 
 @dataclass(frozen=True)
 class Timing:
-    """makespan: of one step [s]. busy: compute seconds of each stage."""
+    """makespan: of one step [s]. busy: compute seconds of each stage. computing: each one's start, end and stage."""
 
     makespan: float
     busy: tuple[float, ...]
+    computing: tuple[tuple[float, float, int], ...] = ()
 
     @property
     def bubble_fraction(self) -> float:
         """Share of the stages' time in which they do not compute."""
         total = self.makespan * len(self.busy)
         return 1.0 - sum(self.busy) / total if total else 0.0
+
+    def most_at_once(self, weights: Sequence[float]) -> float:
+        """The largest sum of the weights (one a stage) of stages that compute at the same time."""
+        changes = [(start, weights[p]) for start, _, p in self.computing]
+        changes += [(end, -weights[p]) for _, end, p in self.computing]
+        return max(accumulate(change for _, change in sorted(changes)), default=0.0)
 
 
 def time_step(
@@ -145,6 +153,7 @@ def time_step(
     backward_hops = backward_hops or [Hop()] * (stages - 1)
     position, clock, busy, uplink = [0] * stages, [0.0] * stages, [0.0] * stages, [0.0] * stages
     arrivals: dict[tuple[Op, int, int], float] = {}  # (receiving op, stage, micro-batch) -> seconds
+    computing: list[tuple[float, float, int]] = []
     moved = True
     while moved:
         moved = False
@@ -165,6 +174,7 @@ def time_step(
                     arrivals[key] = uplink[p] + hop.delay
                 else:
                     seconds = getattr(times[p], op.value)
+                    computing.append((clock[p], clock[p] + seconds, p))
                     clock[p] += seconds
                     busy[p] += seconds
                 position[p] += 1
@@ -172,4 +182,4 @@ def time_step(
     for p in range(stages):
         if position[p] < len(programs[p]):
             raise ValueError(f"stage {p} waits for ever at {programs[p][position[p]]}")
-    return Timing(max(clock), tuple(busy))
+    return Timing(max(clock), tuple(busy), tuple(computing))

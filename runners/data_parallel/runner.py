@@ -87,6 +87,7 @@ def _describe(
             "flops": training_flops(model, sum(s.samples for s in assignment.shares)),
             "bytes": count * (traffic["device_up"] + (traffic["device_down"] if options.reduce == "ps" else 0)),
             "samples": max(s.samples for s in assignment.shares),
+            "peak_flops": sum(cluster.device(s.device).flops for s in assignment.shares),
         },
         "assignment": assignment.as_data(),
         "spares": [d.name for d in cluster.devices if d.name not in used],

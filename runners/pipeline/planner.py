@@ -12,7 +12,7 @@ from runners.data import BYTES, micro_batch_sizes
 from runners.pipeline.options import PipelineOptions
 from runners.planning.partition import Chain, Partition, Search, Worker
 from runners.planning.paths import path
-from runners.schedules import SCHEDULES, Hop, StageTimes, in_flight_bound, time_step
+from runners.schedules import SCHEDULES, Hop, StageTimes, Timing, in_flight_bound, time_step
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
 from testbed.errors import InputError, unknown
 from testbed.units import size
@@ -179,11 +179,11 @@ class Planner:
         return sorted(plans + again, key=_step_time)
 
     def _search(self, cluster: Cluster) -> tuple[Search, list[Worker]]:
-        workers = [Worker(d.name, d.flops, d.memory_bytes, path(cluster, d)) for d in cluster.devices]
+        workers = _workers(cluster)
         blocks = range(self.model.layers)
         chain = Chain(
             flops=[
-                self.samples * sum(self._step_flops(c) for c in self.layers[slice(*self._span(u, u + 1))])
+                self.samples * sum(self.sample_flops(c) for c in self.layers[slice(*self._span(u, u + 1))])
                 for u in blocks
             ],
             boundary_bytes=[self.output_bytes(u + 1) for u in blocks],
@@ -203,19 +203,18 @@ class Planner:
     def _spans(self, partition: Partition) -> list[tuple[int, int]]:
         return [self._span(*span) for span in partition.spans]
 
-    def _step_flops(self, cost: LayerCost) -> float:
+    def sample_flops(self, cost: LayerCost) -> float:
+        """FLOPs of a layer for one sample, recomputation included."""
         return cost.backward_flops + cost.forward_flops * (2 if self.options.recompute else 1)
 
     def _assign(self, chosen: Sequence[Worker], spans: Sequence[tuple[int, int]]) -> Assignment:
         """Stages on those devices, in that order, with what to expect of them."""
         count = len(chosen)
-        stages, times = [], []
+        stages = []
         for p, (worker, (first, end)) in enumerate(zip(chosen, spans)):
             span = self.layers[first:end]
             forward = self.samples * sum(c.forward_flops for c in span) / worker.flops
             backward = self.samples * sum(c.backward_flops for c in span) / worker.flops
-            update = sum(c.update_flops for c in span) / worker.flops
-            times.append(StageTimes(forward, backward, update, forward if self.options.recompute else 0.0))
             stages.append(StagePlan(
                 device=worker.name, first=first, end=end,
                 layers=_span_name(span),
@@ -224,13 +223,25 @@ class Planner:
                 forward_s=forward, backward_s=backward,
                 output_bytes=self.output_bytes(end - 1) if p < count - 1 else 0,
             ))  # fmt: skip
+        timing = self._time(chosen, stages)
+        return Assignment(tuple(stages), timing.makespan, timing.bubble_fraction)
+
+    def timing(self, cluster: Cluster, assignment: Assignment) -> Timing:
+        """What happens when in one step."""
+        workers = {w.name: w for w in _workers(cluster)}
+        return self._time([workers[name] for name in assignment.devices], assignment.stages)
+
+    def _time(self, chosen: Sequence[Worker], stages: Sequence[StagePlan]) -> Timing:
+        count, times = len(stages), []
+        for s, worker in zip(stages, chosen):
+            update = sum(c.update_flops for c in self.layers[s.first : s.end]) / worker.flops
+            times.append(StageTimes(s.forward_s, s.backward_s, update, s.forward_s if self.options.recompute else 0.0))
         make = SCHEDULES[self.options.schedule]
         programs = [make(p, count, self.training.micro_batches, self.options.recompute) for p in range(count)]
         crossing = [s.output_bytes for s in stages[:-1]]
         forward_hops = [_hop(n, a, b) for n, a, b in zip(crossing, chosen, chosen[1:])]
         backward_hops = [_hop(n, b, a) for n, a, b in zip(crossing, chosen, chosen[1:])]
-        timing = time_step(programs, times, forward_hops, backward_hops)
-        return Assignment(tuple(stages), timing.makespan, timing.bubble_fraction)
+        return time_step(programs, times, forward_hops, backward_hops)
 
     def _too_small(self, search: Search, workers: list[Worker], stages: int) -> InputError:
         """The memory error for the split that comes closest to fitting."""
@@ -249,6 +260,10 @@ class Planner:
 
 def _span_name(span: Sequence[LayerCost]) -> str:
     return span[0].name if len(span) == 1 else f"{span[0].name} … {span[-1].name}"
+
+
+def _workers(cluster: Cluster) -> list[Worker]:
+    return [Worker(d.name, d.flops, d.memory_bytes, path(cluster, d)) for d in cluster.devices]
 
 
 def _step_time(assignment: Assignment) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runners.costs import training_flops
+from runners.costs import FLOPS_PER_BYTE
 from runners.models.gpt import layer_count
 from runners.pipeline.checkpoint import check_server_memory
 from runners.pipeline.coordinator import Coordinator
@@ -37,10 +37,11 @@ class PipelineRunner:
         check_job(model, training)
         if options.checkpoint_every:
             check_server_memory(cluster, model)
-        assignment = Planner(model, training, options).plan(cluster)
+        planner = Planner(model, training, options)
+        assignment = planner.plan(cluster)
         return Plan(
             runner="pipeline", model=model, training=training, cluster=cluster,
-            data=_describe(assignment, cluster, training) | {"load": _load(assignment, model, training)},
+            data=_describe(assignment, cluster, training) | {"load": _load(planner, assignment, cluster)},
             predicted={
                 "step_time_s": assignment.step_time_s,
                 "bubble_fraction": assignment.bubble_fraction,
@@ -71,15 +72,24 @@ def _describe(assignment: Assignment, cluster: Cluster, training: TrainingSpec) 
     }
 
 
-def _load(assignment: Assignment, model: ModelSpec, training: TrainingSpec) -> dict[str, float]:
-    """What a step demands of the machine that emulates it (docs/fidelity.md, "Before the start")."""
-    boundaries = assignment.stages[:-1]
-    full = training.micro_batches / (training.micro_batches + len(boundaries))  # of the step: not filling, not draining
+def _load(planner: Planner, assignment: Assignment, cluster: Cluster) -> dict[str, float]:
+    """What a step demands of the machine that emulates it (docs/fidelity.md, "Before the start").
+
+    Of the micro-batches + stages - 1 slots of a step, as many as the larger number are not filling and not draining.
+    Updates must keep their time where they are many: one in twenty computations may be late (`overrun_count`).
+    """
+    boundaries, micro_batches = assignment.stages[:-1], planner.training.micro_batches
+    stages = len(assignment.stages)
+    computations = micro_batches * (3 if planner.options.recompute else 2) + 1  # of a stage in a step
+    speeds = [cluster.device(name).flops for name in assignment.devices]
     return {
-        "flops": training_flops(model, training.batch),
-        "messages": 2 * training.micro_batches * len(boundaries),
-        "bytes": 2 * training.micro_batches * sum(s.output_bytes for s in boundaries),
-        "step_s": assignment.step_time_s * full,
+        "flops": sum(planner.training.batch * planner.sample_flops(c) + c.update_flops for c in planner.layers),
+        "messages": 2 * micro_batches * len(boundaries),
+        "bytes": 2 * micro_batches * sum(s.output_bytes for s in boundaries),
+        "step_s": assignment.step_time_s,
+        "peak_flops": planner.timing(cluster, assignment).most_at_once(speeds),
+        "peak_traffic": (micro_batches + stages - 1) / max(micro_batches, stages),
+        "update_bps": max(speeds) / FLOPS_PER_BYTE if computations < 20 else 0.0,
     }
 
 

@@ -4,10 +4,11 @@ What an emulated second demands (computation, messages, packets, heartbeats) is 
 costs measured on this machine; with a time dilation factor of T it may take T real seconds. The estimate is
 made to be good enough to choose T by; the verdict rests on what is measured while the run goes on.
 
-A runner says what a step demands in `plan.data['load']`: {'flops', 'messages', 'bytes'} of one step, and 'step_s',
-the time in which that has to be done at the busiest (a pipeline's step without filling and draining); 'samples' of
-one computation, where it is not a micro-batch. Of a runner that does not, the worst is assumed: all devices computing
-all the time, the server's link full.
+A runner says what a step demands in `plan.data['load']`: {'flops', 'messages', 'bytes'} of one step of 'step_s';
+'peak_flops', the FLOP/s of the devices that compute at the same time at the busiest moment, and 'peak_traffic', how
+much denser messages are then than over the step; 'update_bps', the bytes/s of memory that an update of the fastest
+device takes as given; 'samples' of one computation, where it is not a micro-batch. Of a runner that does not, the
+worst is assumed: all devices computing all the time, the server's link full.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from testbed.experiment.setup import RunSetup
 from testbed.measurement.host_monitor import memory
 
 USABLE = 0.45  # of the cores: what computes at once must not wait, and the kernel and the monitors need some
+# Of the cores at the busiest moment, where devices are known to compute at the same time: pipelines overran by 0.2 % of
+# paced time at most when they then kept 73 % of them busy, by 1 to 2 % at 82 to 92 %, by 3 to 19 % from 105 % on.
+BUSIEST_USABLE = 0.7
 PEAK_USABLE = 0.8  # of the cores, and of the delay line's, for as long as one link is full
 DELAY_LINE_USABLE = 0.5  # of its one core: beyond, packets wait for it
 ENGINE_CORES = 0.06  # for monitors, recording and display, whatever the time dilation
@@ -32,6 +36,7 @@ ENGINE_CORES = 0.06  # for monitors, recording and display, whatever the time di
 # the thread that computes, and six events recorded. The more processes take turns, the colder are their caches:
 # Cleave's messages took 3, 4.3, 4.7 and 7.7 ms at 4, 8, 16 and 32 homes.
 MESSAGE_S, MESSAGE_DOUBLES_WORKERS, MOST_MESSAGE_S = 2.5e-3, 16, 10e-3
+UPDATE_BPS = 6e9  # of memory, by a core: updates of 88 MB took 8 to 14 ms where other stages' data fill the caches
 HEARTBEAT_S = 0.25e-3  # the same for a device's heartbeat and its echo
 HEARTBEATS_PER_S = 5.0
 ACKS = 0.5  # acknowledgements per data packet
@@ -39,6 +44,7 @@ WORKER_BYTES = 24e6  # of a forked worker, beside what its plan says
 ENGINE_BYTES = 600e6  # engine and fork server, with torch
 TYPICAL_PACKET = PacketCost(45e-6, 15e-6)  # taken where few packets are asked for, or others keep the machine busy
 WORTH_MEASURING_S = 0.05  # core-seconds an emulated second
+_PEAKS = ("peak_flops", "peak_traffic", "update_bps")
 BUSY = 0.5  # of the cores: with more taken by other programs, nothing can be promised
 TDF_STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)  # and tens of them: a round number is kept in mind
 
@@ -49,7 +55,8 @@ class Demand:
 
     flops: FLOP/s of all devices together. fastest: FLOP/s of the fastest of them. peak_packets: a second,
     of the fastest link while it is full one way. declared: by the runner
-    (else: the worst that could be).
+    (else: the worst that could be). peak_flops: FLOP/s at the busiest moment; 0: not known. peak_traffic: messages and
+    packets then, times the average. update_bps: bytes/s of memory of the fastest device's updates; 0: not known.
     """
 
     flops: float
@@ -60,6 +67,9 @@ class Demand:
     workers: int
     memory_bytes: float
     declared: bool
+    peak_flops: float = 0.0
+    peak_traffic: float = 1.0
+    update_bps: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,9 @@ def demand_of(setup: RunSetup) -> Demand:
     peak = max(max(min(server.uplink_bps, d.link.downlink_bps), min(server.downlink_bps, d.link.uplink_bps))
                for d in working)
     declared = isinstance(load, Mapping) and _positive(load.get("step_s"))
+    peaks: dict[str, float] = {}
     if declared:
+        peaks = {key: float(load[key]) for key in _PEAKS if _positive(load.get(key))}
         step_s = float(load["step_s"])
         flops, messages, sent = (float(load.get(key) or 0.0) / step_s for key in ("flops", "messages", "bytes"))
     else:
@@ -142,7 +154,7 @@ def demand_of(setup: RunSetup) -> Demand:
         flops=flops, fastest=max(d.flops for d in working), messages=messages,
         packets=(1 + ACKS) * sent / GOODPUT_BYTES, peak_packets=(1 + ACKS) * peak / 8 / GOODPUT_BYTES,
         workers=len(cluster.devices),
-        memory_bytes=ENGINE_BYTES + held + WORKER_BYTES * (len(cluster.devices) + 1), declared=declared,
+        memory_bytes=ENGINE_BYTES + held + WORKER_BYTES * (len(cluster.devices) + 1), declared=declared, **peaks,
     )
 
 
@@ -180,14 +192,22 @@ def compare(demand: Demand, capacity: Capacity, tdf: float) -> Preflight:
         "heartbeats": demand.workers * HEARTBEATS_PER_S * HEARTBEAT_S,
     }
     usable = usable_cores(capacity)
+    busiest = demand.peak_flops / core + demand.peak_traffic * (cores["messages"] + cores["packets"])
+    busiest_usable = BUSIEST_USABLE * max(0.25 * len(capacity.core_flops), len(capacity.core_flops) - capacity.others)
+    line = demand.peak_traffic * demand.packets
     needs = {
         f"the machine needs {sum(cores.values()):.2f} core-seconds an emulated second, and {usable:.2f} can be used":
             sum(cores.values()) / usable,
+        f"at the busiest moment the machine needs {busiest:.2f} cores, and {busiest_usable:.2f} can be used":
+            busiest / busiest_usable,
         f"the fastest device computes {units.speed(demand.fastest)}, a core {units.speed(core)}":
             demand.fastest / core,
-        f"{demand.packets:,.0f} packets a second keep the delay line's process busy for "
-        f"{demand.packets * capacity.packet.delay_line_s:.2f} s":
-            demand.packets * capacity.packet.delay_line_s / DELAY_LINE_USABLE,
+        f"updates of the fastest device move {units.size(demand.update_bps)} of memory a second, a core "
+        f"{units.size(UPDATE_BPS)}":
+            demand.update_bps / UPDATE_BPS,
+        f"{line:,.0f} packets a second keep the delay line's process busy for "
+        f"{line * capacity.packet.delay_line_s:.2f} s":
+            line * capacity.packet.delay_line_s / DELAY_LINE_USABLE,
         f"{demand.peak_packets:,.0f} packets a second, while the fastest link is full, need "
         f"{demand.peak_packets * capacity.packet.machine_s:.2f} of {len(capacity.core_flops)} cores":
             demand.peak_packets * max(capacity.packet.machine_s / len(capacity.core_flops),

@@ -51,6 +51,17 @@ def test_auto_takes_as_many_stages_as_pay():
     assert len(plan(home={"flops": 1e12, "up": 1e5, "down": 1e5}).data["assignment"]["stages"]) == 1
 
 
+def test_the_load_is_that_of_the_devices_that_compute_at_once():
+    """Two micro-batches keep two of six stages busy, however long the step lasts."""
+    home = {"flops": 2e7, "up": 1e9, "down": 1e9, "delay": 1e-6}
+    load = PipelineRunner().plan(cluster(6, **home), MODEL, job(stages=6, micro_batches=2)).data["load"]
+    assert 2 * 2e7 <= load["peak_flops"] <= 3 * 2e7  # an update beside them
+    assert load["flops"] / load["step_s"] < 2 * 2e7
+    again = plan(6, stages=6, home=home, recompute=True).data["load"]
+    passes = 8 * sum(c.forward_flops for c in layer_costs(MODEL))
+    assert again["flops"] - load["flops"] == pytest.approx(passes)  # one more forward pass of the batch
+
+
 def test_predictions_are_consistent():
     made = plan(stages=3, home={"flops": 2e7})
     assert 0 < made.predicted["bubble_fraction"] < 1

@@ -25,7 +25,10 @@ def test_a_light_experiment_fits():
     [
         ({"flops": 100e9}, "core-seconds"),
         ({"fastest": 25e9}, "fastest device computes 25 GFLOP/s, a core 10 GFLOP/s"),
+        ({"peak_flops": 30e9}, "at the busiest moment the machine needs"),
+        ({"update_bps": 12e9}, "updates of the fastest device move 12 GB of memory a second, a core 6 GB"),
         ({"packets": 60_000}, "delay line"),
+        ({"packets": 20_000, "peak_traffic": 3.0}, "delay line"),
         ({"peak_packets": 200_000}, "while the fastest link is full"),
         ({"messages": 5000}, "core-seconds"),
     ],

@@ -61,6 +61,7 @@ def test_even_stages_idle_for_the_papers_share(name, stages, micro_batches, reco
     if not recompute:
         assert timing.bubble_fraction == pytest.approx((stages - 1) / (micro_batches + stages - 1))
         assert timing.makespan == pytest.approx(3 * (micro_batches + stages - 1))
+        assert timing.most_at_once([1.0] * stages) == min(stages, micro_batches)
     assert sum(timing.busy) == pytest.approx(stages * micro_batches * (4 if recompute else 3))
 
 
@@ -85,6 +86,7 @@ def test_by_hand_two_stages_with_slow_link():
     assert timing.makespan == pytest.approx(15.5)
     assert timing.busy == (6.0, 6.0)
     assert timing.bubble_fraction == pytest.approx(1 - 12 / 31)
+    assert timing.most_at_once([5.0, 7.0]) == 12.0  # stage 0's B0 and stage 1's B1, from 11.5 on
 
 
 def test_a_deadlock_is_reported():
