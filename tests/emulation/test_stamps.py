@@ -24,12 +24,14 @@ def spread_s(network) -> float:
     home, server = network.delay_ports()["h1"], network.hosts["server"]
     with (
         socket_in(home.netns, socket.SOCK_DGRAM) as near,
+        socket_in(server.netns, socket.SOCK_DGRAM) as far,
         inside(home.net_netns),
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as port,
     ):
         port.bind((home.bridge_port, 0))
         port.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
-        near.connect((server.ip, 9))
+        far.bind((server.ip, 0))
+        near.connect(far.getsockname())
         for _ in range(PACKETS):
             near.send(bytes(1472))
         stamps = []
