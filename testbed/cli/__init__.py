@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
 
 from testbed import __version__
 from testbed.cli import kernel
-from testbed.errors import TestbedError, nearest
+from testbed.errors import InputError, TestbedError, nearest
 
 # name -> where its command is; loaded when used, so that `testbed --help` needs no torch
 COMMANDS = {
@@ -68,9 +69,19 @@ def cli() -> None:
     """
 
 
+def _need_folder() -> None:
+    """Where the command stands, other programs and libraries want to know, too. Raises InputError."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise InputError("the current folder", f"{error.strerror}: it was deleted or closed to you",
+                         hint="cd to another one") from None
+
+
 def main(args: list[str] | None = None) -> None:
     """Entry point: runs the command, turns errors that users can act on into a message and an exit code."""
     try:
+        _need_folder()
         where, memory_bytes, rest = kernel.split(list(sys.argv[1:] if args is None else args))
         if where == "uml":
             from testbed import processes, uml

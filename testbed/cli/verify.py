@@ -79,7 +79,7 @@ def verify(
       testbed verify big.yaml --sample 8 --quick
       testbed verify --grid --points 24
     """
-    from testbed.errors import InputError
+    from testbed.errors import InputError, TestbedError
     from testbed.experiment.loading import load_experiment
     from testbed.verification import output
     from testbed.verification.grid import POINTS, markdown, verify_grid
@@ -117,16 +117,23 @@ def verify(
         found = verify_experiment(
             load_experiment(experiment, overrides, seed=seed), sample=sample, quick=quick, command=command, say=say
         )
-    folder = output.folder_for(out, found.name, time.strftime("%Y%m%d-%H%M%S"))
-    paths = output.write(found, folder, *([("grid.md", markdown(found) + "\n")] if grid else []))
+    folder, paths, trouble = None, [], None
+    try:
+        folder = output.make_folder(out, found.name, time.strftime("%Y%m%d-%H%M%S"))
+        paths = output.write(found, folder, *([("grid.md", markdown(found) + "\n")] if grid else []))
+    except TestbedError as error:  # a full disk, say: what was measured is told all the same
+        trouble = error
     if as_json:
         import json
 
-        click.echo(json.dumps({**found.as_dict(), "folder": str(folder)}))
+        click.echo(json.dumps({**found.as_dict(), "folder": folder and str(folder)}))
     else:
         console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
         for text in found.warnings:
             console.print(f"warning: {text}", style="yellow")
         console.print(output.render(found))
-        console.print("written: " + ", ".join(map(str, paths)), soft_wrap=True)
+        if paths:
+            console.print("written: " + ", ".join(map(str, paths)), soft_wrap=True)
+    if trouble:
+        raise trouble
     ctx.exit(0 if found.ok else 1)

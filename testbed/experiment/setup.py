@@ -83,6 +83,16 @@ def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup
     return NetworkSetup(topology, changes, state, sources, streams)
 
 
+def thresholds(loaded: LoadedExperiment) -> Thresholds:
+    """Those of the experiment. Raises InputError."""
+
+    def where(*name: str) -> str:
+        short = ("fidelity", *name)  # written without the word `thresholds`
+        return loaded.where(*(short if short in loaded.lines else ("fidelity", "thresholds", *name)))
+
+    return Thresholds.from_mapping(loaded.experiment.fidelity.thresholds, where)
+
+
 def run_setup(loaded: LoadedExperiment) -> RunSetup:
     """Read, check and plan everything. Raises InputError for whatever can't work."""
     warnings: list[str] = []
@@ -92,7 +102,7 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
     _check_options(loaded, runner)
     if experiment.engine == "emulation":
         check_congestion_control(loaded)
-    Thresholds.from_mapping(experiment.fidelity.thresholds, loaded.where("fidelity", "thresholds"))
+    thresholds(loaded)
     network = network_setup(loaded, warnings)
     churn, absent, fractions = _churn(loaded, network.topology.homes, warnings)
     cluster = _cluster(loaded, network, fractions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,20 +74,25 @@ class Thresholds:
     host_coverage: float = 0.5  # fraction of the run's seconds in which the machine was watched
 
     @classmethod
-    def from_mapping(cls, given: Mapping[str, Any] | None, where: str = "fidelity") -> Thresholds:
+    def from_mapping(
+        cls, given: Mapping[str, Any] | None, where: Callable[..., str] = lambda *name: ".".join(("fidelity", *name))
+    ) -> Thresholds:
         """This kernel's defaults, some replaced. Seconds may be written with a unit ('50 ms'), fractions as '5 %'.
 
+        Args:
+            where: the place of a threshold by its name, and of all without one, for error messages.
+
         Raises:
-            InputError: an unknown name (the nearest is suggested) or a value that is no non-negative number.
+            InputError: an unknown name (the nearest is suggested) or a value that is no finite non-negative number.
         """
         names = [f.name for f in dataclasses.fields(cls)]
         values = {}
         if given is not None and not isinstance(given, Mapping):
-            raise InputError(where, f"{given!r}: expected names of thresholds with their values")
+            raise InputError(where(), f"{given!r}: expected names of thresholds with their values")
         for name, value in (given or {}).items():
             if name not in names:
-                raise unknown(where, "threshold", name, names)
-            values[name] = _value(f"{where}.{name}", name, value)
+                raise unknown(where(name), "threshold", name, names)
+            values[name] = _value(where(name), name, value)
         return cls(**((USER_MODE_LINUX if in_user_mode_linux() else {}) | values))
 
 
@@ -106,6 +111,6 @@ def _value(where: str, name: str, value: Any) -> float:
             number = float(value)
     except (TypeError, ValueError):
         raise InputError(where, f"{value!r}: expected {expected}") from None
-    if math.isnan(number) or number < 0:
-        raise InputError(where, f"{value!r}: expected {expected}, not negative")
+    if not 0 <= number < math.inf:
+        raise InputError(where, f"{value!r}: expected {expected}, finite and not negative")
     return number

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from testbed.errors import InputError
+from testbed.errors import CapabilityError, InputError
 from testbed.processes import machine_memory
 from testbed.uml import console, guardian, kernel, memory
 
@@ -31,7 +31,7 @@ def run(argv: Sequence[str], memory_bytes: int | None = None) -> int:
         memory_bytes: of the kernel; None: half of what is free, at most 4 GiB.
 
     Raises:
-        CapabilityError: there is no such kernel here; says what is lacking.
+        CapabilityError: there is no such kernel here, or no room for its files; says what is lacking.
         InputError: a memory size that can't be, or a folder that the kernel doesn't see.
         KernelLost: the kernel panicked or was killed.
     """
@@ -74,6 +74,11 @@ def run(argv: Sequence[str], memory_bytes: int | None = None) -> int:
             finally:
                 guard.end()
                 os.close(log)
+    except OSError as error:
+        if guard is not None:
+            raise
+        raise CapabilityError(f"--kernel uml can't be prepared: {error}",
+                              hint="TMPDIR names another folder for its files") from None
     finally:
         if guard is None:
             for folder in folders:

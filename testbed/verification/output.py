@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import re
@@ -12,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from testbed.measurement.recorder import write_error
 from testbed.verification.rows import Row, shown
 from testbed.verification.verify import RATES, Verification
 
@@ -71,24 +74,30 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
 
 
 def write(found: Verification, folder: Path, *extra: tuple[str, str]) -> list[Path]:
-    """verify.json, verify.png and further (name, text) files, in a folder that is made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "verify.json", folder / "verify.png"]
-    paths[0].write_text(json.dumps(found.as_dict(), indent=1))
-    draw(found, paths[1])
-    for name, text in extra:
-        paths.append(folder / name)
-        paths[-1].write_text(text)
+    """verify.json, verify.png and further (name, text) files in a folder. Raises TestbedError when they can't be."""
+    paths = [folder / name for name in ("verify.json", "verify.png", *dict(extra))]
+    try:
+        paths[0].write_text(json.dumps(found.as_dict(), indent=1))
+        draw(found, paths[1])
+        for path, (_, text) in zip(paths[2:], extra, strict=True):
+            path.write_text(text)
+    except OSError as error:
+        raise write_error(folder, error) from None
     return paths
 
 
-def folder_for(out: Path, name: str, stamp: str) -> Path:
-    """'OUT/verify-NAME-STAMP', with a number where that is taken."""
+def make_folder(out: Path, name: str, stamp: str) -> Path:
+    """'OUT/verify-NAME-STAMP', with a number where that is taken. Raises TestbedError when it can't be made."""
     base = out / f"verify-{re.sub(r'[^A-Za-z0-9_-]+', '-', name)}-{stamp}"
-    number, path = 2, base
-    while path.exists():
-        path = base.with_name(f"{base.name}-{number}")
-        number += 1
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            path = base if number == 1 else base.with_name(f"{base.name}-{number}")
+            with contextlib.suppress(FileExistsError):  # whoever made it and however recently
+                path.mkdir()
+                break
+    except OSError as error:
+        raise write_error(base, error) from None
     return path
 
 

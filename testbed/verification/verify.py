@@ -20,7 +20,7 @@ from testbed.emulation.state import RunState
 from testbed.errors import InputError
 from testbed.experiment.loading import LoadedExperiment
 from testbed.experiment.machine import capable, check_kernel
-from testbed.experiment.setup import network_setup
+from testbed.experiment.setup import network_setup, thresholds
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification import changes, isolation
 from testbed.verification.effort import QUICK, Effort
@@ -80,7 +80,7 @@ def verify_experiment(
     caps = capable()
     check_kernel(loaded, caps)
     e = loaded.experiment
-    limits = Thresholds.from_mapping(e.fidelity.thresholds, loaded.where("fidelity"))
+    limits = thresholds(loaded)
     warnings: list[str] = []
     setup = network_setup(loaded, warnings)
     links = {home: [(0.0, series[0][1])] for home, series in setup.link_changes.items()}

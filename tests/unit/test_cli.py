@@ -63,6 +63,31 @@ def test_bad_input_ends_before_anything_starts(args, expected):
     assert "Traceback" not in done.stderr
 
 
+def test_a_deleted_current_folder_is_told(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SystemExit) as caught:
+        main(["schema"])
+    monkeypatch.undo()
+    assert caught.value.code == 2
+    assert "the current folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "place"), [
+    ("fidelity.rate_error_worst", "--set fidelity.rate_error_worst"),
+    ("fidelity.thresholds.rate_error_worst", "--set fidelity.thresholds.rate_error_worst"),
+])
+@pytest.mark.parametrize("command", ["plan", "verify"])
+def test_a_bad_threshold_is_told_with_its_place(command, given, place, capsys, monkeypatch):
+    monkeypatch.setattr("testbed.verification.verify.capable", lambda: None)
+    monkeypatch.setattr("testbed.verification.verify.check_kernel", lambda *_: None)
+    with pytest.raises(SystemExit) as caught:
+        main([command, "smoke", "--set", f"{given}=-1"])
+    assert caught.value.code == 2
+    assert f"{place}: -1.0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["quickstart", "smoke", "two-level"])
 def test_dry_run_prints_plan_and_commands_and_starts_nothing(name):
     done = run_main("run", name, "--dry-run")

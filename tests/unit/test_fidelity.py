@@ -419,6 +419,8 @@ def test_thresholds_are_read_with_units():
         ({"rate_error_mean": "much"}, "fidelity.rate_error_mean: 'much': expected a number, or a percentage"),
         ({"rate_error_mean": -1}, "not negative"),
         ({"rate_error_mean": float("nan")}, "not negative"),
+        ({"rate_error_mean": "inf"}, "finite"),
+        ({"rate_error_mean": "1e999 %"}, "finite"),
         ({"rate_error_mean": True}, "expected a number"),
         ({"rate_error_mean": None}, "expected a number"),
         ([1], "expected names of thresholds"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -119,6 +120,20 @@ def test_a_complete_kernel_is_found(binary):
     found = kernel.require()
     assert (found.binary, found.version, found.shim) == (str(binary), "6.1.176", False)
     assert found.available
+
+
+@pytest.mark.parametrize("fault", [errno.ENOENT, errno.ENOSPC])
+def test_no_room_for_its_files_is_told(fault, binary, tmp_path, monkeypatch):
+    """As where no folder for temporary files can be written, or their disk is full."""
+
+    def refuse(*_, **__):
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(session.tempfile, "gettempdir" if fault == errno.ENOENT else "mkdtemp", refuse)
+    monkeypatch.setattr(session, "shared", lambda _: True)
+    with pytest.raises(CapabilityError, match=os.strerror(fault)) as caught:
+        session.run(["true"])
+    assert "TMPDIR" in caught.value.hint
 
 
 @pytest.mark.parametrize("lacking", ["kernel", "modules", "compiler", "processor"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from testbed.cli import cli
+from testbed.cli import cli, main
 from testbed.errors import InputError
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification import grid, output
@@ -187,6 +188,7 @@ def test_table_json_and_figure(tmp_path, failing):
     console.print(output.render(found))
     text = console.file.getvalue()
     assert ("FAIL: 2 of 5 rows out of bounds" if failing else "PASS: 5 rows within their limits (1 not judged)") in text
+    (tmp_path / "out").mkdir()
     paths = output.write(found, tmp_path / "out", ("grid.md", "x"))
     assert {p.name for p in paths} == {"verify.json", "verify.png", "grid.md"}
     assert (tmp_path / "out/verify.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -196,10 +198,26 @@ def test_table_json_and_figure(tmp_path, failing):
 
 
 def test_a_folder_of_its_own_each_time(tmp_path):
-    first = output.folder_for(tmp_path, "a/b c", "x")
-    assert first.name == "verify-a-b-c-x"
-    first.mkdir()
-    assert output.folder_for(tmp_path, "a/b c", "x").name == "verify-a-b-c-x-2"
+    made = [output.make_folder(tmp_path / "out", "a/b c", "x") for _ in range(2)]
+    assert [path.name for path in made] == ["verify-a-b-c-x", "verify-a-b-c-x-2"]
+    assert all(path.is_dir() for path in made)
+
+
+@pytest.mark.parametrize("what", ["draw", "make_folder"])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_full_disk_loses_files_and_not_what_was_measured(what, as_json, tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("testbed.verification.verify.verify_experiment", lambda *_, **__: verification())
+    monkeypatch.setattr(*((output, "draw", full) if what == "draw" else (output.Path, "mkdir", full)))
+    with pytest.raises(SystemExit) as caught:
+        main(["verify", "smoke", "--out", str(tmp_path), *["--json"] * as_json])
+    assert caught.value.code == 1
+    said, problem = capsys.readouterr()
+    assert json.loads(said)["ok"] if as_json else "PASS: 5 rows" in said
+    assert "No space left" in problem
+    assert "free some space" in problem
 
 
 @pytest.mark.parametrize(("value", "unit", "text"), [
