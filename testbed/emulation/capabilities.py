@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import shutil
 from dataclasses import dataclass, replace
 from importlib import metadata
+from pathlib import Path
 
 from testbed import uml
 from testbed.emulation import kernel_probes
@@ -153,9 +155,18 @@ def _mininet() -> Found:
     return Found(True, f"version {VERSION}")
 
 
+def _root(uid_map: Path = Path("/proc/self/uid_map")) -> Found:
+    """Root of a user namespace (a rootless container's) may make networks, and not what else a run needs: real-time
+    priority, buffers beyond the system's limit."""
+    with contextlib.suppress(OSError):
+        if os.geteuid() == 0 and uid_map.read_text().split() != ["0", "0", "4294967295"]:
+            return Found(False, "root of a user namespace only")
+    return Found(os.geteuid() == 0, f"user id {os.geteuid()}")
+
+
 def probe() -> Capabilities:
     """Try everything; takes some tenths of a second and leaves nothing behind."""
-    root = Found(os.geteuid() == 0, f"user id {os.geteuid()}")
+    root = _root()
     iproute2, iproute2_version = _iproute2()
     tried: dict[str, Found] = {}
     cgroup_version, memory_cgroup = 0, _NO_ROOT

@@ -91,6 +91,14 @@ def test_without_root_nothing_is_tried_and_the_reason_is_root_alone(monkeypatch)
     json.dumps(asdict(found))
 
 
+@pytest.mark.parametrize(("ids", "fine"), [("0 0 4294967295", True), ("0 1000 1", False), ("0 100000 65536", False)])
+def test_root_of_a_user_namespace_is_not_enough(ids, fine, tmp_path, monkeypatch):
+    monkeypatch.setattr(c.os, "geteuid", lambda: 0)
+    (tmp_path / "uid_map").write_text("  ".join(ids.split()) + "\n")
+    assert c._root(tmp_path / "uid_map").available == fine
+    assert c._root(tmp_path / "none").available
+
+
 def test_a_missing_program_is_named(monkeypatch):
     monkeypatch.setattr(c.shutil, "which", lambda name: None if name == "tc" else f"/bin/{name}")
     monkeypatch.setattr(c.os, "geteuid", lambda: 1000)
