@@ -19,6 +19,7 @@ from traffic import Flow, ping_ms, socket_in
 from testbed.cluster import SharedLink
 from testbed.emulation.capabilities import Capabilities
 from testbed.emulation.delay.base import DelayBackend, PathDelay
+from testbed.emulation.delay.compiled_line import CHOICE, library_path
 from testbed.emulation.delay.netem import NetemBackend
 from testbed.emulation.delay.nfqueue import NfqueueBackend
 from testbed.emulation.namespaces import run_in
@@ -217,6 +218,34 @@ def test_a_stuck_or_dead_daemon_is_noticed_and_stop_still_ends_and_removes(build
     backend.stop()
     assert time.monotonic() - began < 10
     assert not rule_present(network)
+
+
+@nfqueue_only
+@pytest.mark.parametrize("loop", ["python", "compiled"])
+def test_packets_that_the_kernel_gives_up_while_they_wait_are_forgotten(build, delay, loop, monkeypatch):
+    """It drops those for an interface that goes down, and answers their verdicts with errors, which are no packets."""
+    if loop == "compiled" and library_path() is None:
+        pytest.skip("the compiled loop was not built")
+    monkeypatch.setenv(CHOICE, loop)
+    network = build(2, **FAST)
+    backend = delay(network, {"h1": PathDelay(0.1, 0.1), "h2": PathDelay(0.1, 0.1)})
+    assert one_way(network, "h1", "h2", 1)
+    port = network.delay_ports()["h2"].bridge_port
+    with socket_in(network.hosts["h1"].netns, 2) as near:
+        near.connect((network.hosts["h2"].ip, 9))
+        for _ in range(20):
+            near.send(b"x")
+    run_in(network.net_namespace, ["ip", "link", "set", port, "down"], check=True)
+    time.sleep(0.4)
+    run_in(network.net_namespace, ["ip", "link", "set", port, "up"], check=True)
+    assert len(one_way(network, "h1", "h2", 5)) == 5
+    before = backend.stats()
+    time.sleep(0.4)
+    after = backend.stats()
+    assert backend.alive
+    assert after.queued == 0
+    assert after.packets - before.packets < 20  # a few of ARP's and of those above at most
+    assert after.packets < 80
 
 
 def test_the_daemon_ends_with_its_parent(build, capabilities, tmp_path):

@@ -13,7 +13,7 @@ from testbed.emulation.delay import netfilter, protocol, shared_stats
 from testbed.emulation.delay.base import DelayBackend, PathDelay
 from testbed.emulation.delay.batch_reader import SLOT
 from testbed.emulation.delay.nfqueue import NfqueueBackend, common_prefix
-from testbed.emulation.delay.packets import Layout, parse
+from testbed.emulation.delay.packets import PACKET, Layout, parse
 
 # Read from a kernel: 6.18, x86-64, br_netfilter; queue 3 written into it.
 MESSAGE = bytes.fromhex(
@@ -38,17 +38,18 @@ def test_a_layout_reads_many_messages_as_parse_does():
     read = list(layout.struct.iter_unpack(slots))
     assert len(read) == 2
     for at, found in enumerate(read):
-        queue, packet_id, out_header, out, mac_header, mac, time_header, seconds, micros = found
+        kind, queue, packet_id, out_header, out, mac_header, mac, time_header, seconds, micros = found
+        assert kind == PACKET
         assert (queue, packet_id, out, mac, seconds, micros) == parse(slots[at * SLOT:])
         assert (out_header, mac_header, time_header) == layout.headers
-    assert read[1][1] == 77
+    assert read[1][2] == 77
 
 
 def test_a_message_of_another_shape_is_noticed():
     without_physical = bytearray(MESSAGE[:56] + MESSAGE[64:])
     struct.pack_into("=I", without_physical, 0, len(without_physical))
     layout = Layout(MESSAGE)
-    _, _, *rest = next(layout.struct.iter_unpack(bytes(without_physical).ljust(SLOT, b"\0")))
+    _, _, _, *rest = next(layout.struct.iter_unpack(bytes(without_physical).ljust(SLOT, b"\0")))
     assert (rest[0], rest[2], rest[4]) != layout.headers
     assert parse(bytes(without_physical)).out == 2  # the output interface, for want of the bridge's port
 
@@ -57,7 +58,7 @@ def test_without_a_time_no_message_fits_the_layout():
     short = bytearray(MESSAGE[:80])
     struct.pack_into("=I", short, 0, 80)
     layout = Layout(bytes(short).ljust(SLOT, b"\0"))
-    assert len(next(layout.struct.iter_unpack(MESSAGE.ljust(SLOT, b"\0")))) == 9
+    assert len(next(layout.struct.iter_unpack(MESSAGE.ljust(SLOT, b"\0")))) == 10
     assert layout.headers == ()
     assert parse(bytes(short))[4:] == (0, 0)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from testbed.emulation.delay import netfilter, shared_stats
 from testbed.emulation.delay.batch_reader import SLOT, BatchReader
 from testbed.emulation.delay.lanes import LOST, Lane, Lanes
-from testbed.emulation.delay.packets import Layout, parse
+from testbed.emulation.delay.packets import PACKET, Layout, parse
 
 READ_BATCH = 64
 VERDICT_BATCH = 32  # each verdict sends a packet on within the call, some 5 us: more would make others late
@@ -127,7 +127,10 @@ class DelayLine:
         gap, drained = time.time_ns() - time.monotonic_ns(), self._drained
         by_port, heap = self._by_port, self._heap
         for index, fields in enumerate(layout.iter_unpack(slots)):
-            queue, packet_id, out_header, out, mac_header, mac, time_header, seconds, micros = fields
+            kind, queue, packet_id, out_header, out, mac_header, mac, time_header, seconds, micros = fields
+            if kind != PACKET:
+                self.packets -= 1
+                continue
             if (out_header, mac_header, time_header) != headers:
                 queue, packet_id, out, mac, seconds, micros = parse(slots[index * SLOT:(index + 1) * SLOT])
             arrived = seconds * 1_000_000_000 + micros * 1000 - gap if seconds else now

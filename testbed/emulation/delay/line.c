@@ -34,6 +34,7 @@ enum { UNTIL = 0, OTHER_READABLE = 1, UNKNOWN_LANE = 2, FAILED = 3 };           
 enum { A_PACKET_HDR = 1, A_TIMESTAMP = 4, A_OUTDEV = 6, A_PHYSOUTDEV = 8, A_HWADDR = 9 };
 enum { STEP_NS = 20000, LINEAR = 1024, BUCKETS = LINEAR + 40, HISTOGRAM = 16 };  /* of shared_stats.py */
 enum { DROP = 0, ACCEPT = 1 };
+enum { PACKET = 3 << 8 }; /* of messages: NFQNL_MSG_PACKET of NFNL_SUBSYS_QUEUE */
 #define HEAD UINT64_MAX
 
 typedef struct { int64_t due; uint64_t key; } waiting_t;
@@ -390,9 +391,12 @@ static int take(line_t *l)
     for (; l->next < l->batch; l->next++) {
         const uint8_t *slot = l->slots + l->next * SLOT;
         uint32_t length, id = 0, out = 0, physical = 0;
-        uint16_t queue;
+        uint16_t type, queue;
         int64_t stamp = 0;
         const uint8_t *mac = (const uint8_t *)"\0\0\0\0\0\0";
+        memcpy(&type, slot + 4, 2);
+        if (type != PACKET) /* an error: of a verdict whose packet the kernel has given up meanwhile */
+            continue;
         memcpy(&length, slot, 4);
         memcpy(&queue, slot + 18, 2);
         queue = ntohs(queue);

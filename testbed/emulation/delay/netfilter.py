@@ -24,7 +24,8 @@ _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
 _F_REQUEST, _F_ACK, _F_CREATE, _F_APPEND = 0x1, 0x4, 0x400, 0x800
 _NLMSG_ERROR = 2
 # linux/netfilter/nfnetlink_queue.h
-PACKET, VERDICT, _CONFIG = 0, 1, 2
+_PACKET, VERDICT, _CONFIG = 0, 1, 2
+PACKET = _SUBSYS_QUEUE << 8 | _PACKET  # the type of messages that tell of a packet
 _CFG_CMD, _CFG_PARAMS, _CFG_MAXLEN, _CFG_MASK, _CFG_FLAGS = 1, 2, 3, 4, 5
 _CMD_BIND, _COPY_META, _F_GSO = 1, 1, 1 << 2
 A_PACKET_HDR, A_VERDICT_HDR, A_TIMESTAMP, A_OUTDEV, A_PHYSOUTDEV, A_HWADDR = 1, 2, 4, 6, 8, 9

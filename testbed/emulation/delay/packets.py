@@ -8,6 +8,10 @@ from typing import NamedTuple
 from testbed.emulation.delay import netfilter
 from testbed.emulation.delay.batch_reader import SLOT
 
+#: The type of messages that tell of a packet, as `Layout` reads it. Others are errors: of a verdict whose packet the
+#: kernel has given up meanwhile, since its interface went down.
+PACKET = int.from_bytes(struct.pack("=H", netfilter.PACKET), "big")
+
 
 class Fields(NamedTuple):
     """Of one packet: queue number, id in it, index of the output interface, sender's MAC, time of arrival.
@@ -46,9 +50,9 @@ def _header(kind: int, length: int) -> int:
 class Layout:
     """Where the fields are in messages like `sample`, which nearly all of a run's packets share.
 
-    `struct` reads a whole slot: queue, packet id, header of the output interface, interface, header of the
-    address, address, header of the time, seconds, microseconds. A message is of this layout if the three
-    headers equal `headers`; if the sample lacks one of the fields, none is, and each needs `parse`.
+    `struct` reads a whole slot: type of the message (see PACKET), queue, packet id, header of the output interface,
+    interface, header of the address, address, header of the time, seconds, microseconds. A message is of this layout
+    if the three headers equal `headers`; if the sample lacks one of the fields, none is, and each needs `parse`.
     """
 
     def __init__(self, sample: bytes | memoryview):
@@ -56,7 +60,7 @@ class Layout:
         out = netfilter.A_PHYSOUTDEV if netfilter.A_PHYSOUTDEV in at else netfilter.A_OUTDEV
         fields = ((out, 4, "I"), (netfilter.A_HWADDR, 12, "4x6s2x"), (netfilter.A_TIMESTAMP, 16, "QQ"))
         self.headers: tuple[int, ...] = tuple(_header(kind, length) for kind, length, _ in fields)
-        text, end = ">18xH4xI", 28
+        text, end = ">4xH12xH4xI", 28
         for kind, length, form in fields:
             gap = at.get(kind, 0) - 4 - end
             if gap < 0:  # it is missing, or not where it should be

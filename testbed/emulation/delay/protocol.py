@@ -36,7 +36,7 @@ class Stop(msgspec.Struct, tag="stop"):
 
 class Ready(msgspec.Struct, tag="ready"):
     rule: str  # what was put in place, in words
-    scheduler: str  # how the daemon got ahead of others: 'SCHED_RR 10', 'nice -20' or 'normal'
+    scheduler: str  # which loop, how it got ahead of others, and whether times are from behind uplinks' queues
 
 
 class Failed(msgspec.Struct, tag="failed"):
