@@ -97,7 +97,7 @@ class ShapedNetwork:
     def begin(self, t0_monotonic: float) -> None:
         """Start the replay and the cross traffic: emulated time 0 is at that moment of CLOCK_MONOTONIC."""
         plan = ReplayPlan.build(self.changes, self.topology.server_link, self.topology.shared_links, tdf=self.tdf)
-        self._replayer = Replayer(plan, self.network, self.backend, on_step=self._applied, on_error=self._failed_step)
+        self._replayer = Replayer(plan, self.network, self.backend, on_step=self._applied, on_error=self.failed_step)
         self._replayer.start(t0_monotonic)
         self.begin_cross_traffic(t0_monotonic)
 
@@ -111,7 +111,8 @@ class ShapedNetwork:
         if self._cross_traffic is not None:
             self._cross_traffic.pause()
 
-    def _failed_step(self, error: Exception) -> None:
+    def failed_step(self, error: Exception) -> None:
+        """A replay could not apply a change: `check` tells of it."""
         self.trouble = self.trouble or f"a change of the links could not be applied: {error}"
 
     def _applied(self, t_s: float, home: str, state: LinkState, late_s: float) -> None:

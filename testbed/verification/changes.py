@@ -46,7 +46,7 @@ def _replayed(shaped: ShapedNetwork, home: str, changed: LinkState, at: float) -
         shaped.topology.shared_links,
         tdf=shaped.tdf,
     )
-    replayer = Replayer(plan, shaped.network, shaped.backend)
+    replayer = Replayer(plan, shaped.network, shaped.backend, on_error=shaped.failed_step)
     replayer.start(t0)
     return replayer
 

@@ -136,11 +136,20 @@ def built(
 def measure(
     shaped: ShapedNetwork, homes: Sequence[str], busy: str, limits: Thresholds, effort: Effort, say: Say
 ) -> list[Row]:
-    """Every row of a network. The steps come last: they change links."""
-    rows = LinkVerification(shaped, homes, limits, effort, say).rows()
-    say(f"isolation: {busy} saturated")
+    """Every row of a network. The steps come last: they change links.
+
+    Raises:
+        TestbedError: a part of the network has ended.
+    """
+
+    def next_one(text: str) -> None:
+        shaped.check()  # what is measured without a delay line takes long and says nothing
+        say(text)
+
+    rows = LinkVerification(shaped, homes, limits, effort, next_one).rows()
+    next_one(f"isolation: {busy} saturated")
     rows += isolation.isolation_rows(shaped, busy, shaped.topology.homes, limits, effort.echoes, effort.attempts)
-    say(f"steps of a trace: {busy}")
+    next_one(f"steps of a trace: {busy}")
     rows += changes.step_rows(shaped, busy, limits, effort.attempts)
     shaped.check()
     return rows

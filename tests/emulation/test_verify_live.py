@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +16,13 @@ from steady import IN_UML, measured
 
 from testbed.cluster import Link, LinkState, Topology
 from testbed.emulation import shaping
+from testbed.errors import TestbedError
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification import changes, isolation
 from testbed.verification.effort import Effort
 from testbed.verification.links import LinkVerification
 from testbed.verification.rows import passed
-from testbed.verification.verify import built
+from testbed.verification.verify import built, measure
 
 pytestmark = [pytest.mark.emulation, pytest.mark.root]
 
@@ -119,3 +123,24 @@ def test_the_verb_says_fail_by_its_exit_code_and_writes_what_it_found(tmp_path):
     assert folder.parent == tmp_path
     assert {p.name for p in folder.iterdir()} == {"verify.json", "verify.png"}
     assert json.loads((folder / "verify.json").read_text())["rows"] == data["rows"]
+
+
+def test_a_delay_line_that_ends_is_told_by_the_next_measurement(capabilities, capsys):
+    said = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if shaped.backend_name == "nfqueue":
+            os.kill(shaped.backend.pid, signal.SIGKILL)
+            while shaped.backend.alive:
+                time.sleep(0.01)
+        else:
+            shaped.failed_step(OSError("the delay line ended"))
+
+    with network(capabilities) as (shaped, busy):
+        with pytest.raises(TestbedError, match="the delay line ended"):
+            measure(shaped, list(STATES), busy, LIMITS, replace(SHORT, echoes=2, attempts=1), say)
+        step = changes._replayed(shaped, "a", STATES["a"], time.monotonic() + 0.1)
+        step.join(5)
+    assert len(said) == 1
+    assert "Traceback" not in capsys.readouterr().err
