@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
+
+from testbed.errors import CapabilityError
 
 STATE, PARENT, START_TIME = 0, 1, 19  # places in `stat_fields`
 
@@ -28,6 +31,18 @@ def machine_memory() -> tuple[int, int]:
         key, _, rest = line.partition(":")
         sizes[key] = int(rest.split()[0]) * 1024
     return sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemTotal"])
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process, and what it starts, have so many files open at once. Raises CapabilityError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= count:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, max(count, hard)))
+    except (ValueError, OSError):  # beyond the hard limit only root's processes come, and not all of those
+        raise CapabilityError(f"{count} files have to be open at once; a process may have {hard}",
+                              hint=f"ulimit -n {count}, or fewer homes") from None
 
 
 def in_user_mode_linux() -> bool:

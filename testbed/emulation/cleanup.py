@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.emulation import names, namespaces, state
+from testbed.emulation.cgroups import PARENT as GROUPS
 from testbed.emulation.state import RunState
 from testbed.errors import InputError, unknown
 from testbed.processes import PARENT, START_TIME, STATE, stat_fields
@@ -255,6 +256,9 @@ def _remove_cgroup(cgroup: Path, report: CleanReport) -> None:
                 report.problems.append(f"cgroup {cgroup}: still in use by {users}")
                 return
             time.sleep(0.01)
+    if cgroup.parent.name == GROUPS:
+        with contextlib.suppress(OSError):  # others' runs are in it
+            cgroup.parent.rmdir()
 
 
 def _remove_path(path: Path, report: CleanReport) -> None:

@@ -23,6 +23,7 @@ from testbed.emulation.openvswitch import OpenVSwitch
 from testbed.emulation.plan import NetworkSettings, plan_commands
 from testbed.emulation.state import RunState, process_value
 from testbed.errors import TestbedError, unknown
+from testbed.processes import allow_open_files
 
 if TYPE_CHECKING:
     from mininet.net import Mininet
@@ -31,6 +32,7 @@ __all__ = ["DelayPort", "EmulatedNetwork", "HostPort", "NetworkSettings", "Queue
            "plan_commands"]
 
 LINK_UP_TIMEOUT_S = 10.0
+FILES, FILES_A_HOST = 64, 5  # open at once, at most: a shell, a worker's connections and log, the delay line's stamps
 COMMANDS_MAX = 20_000  # beyond, changes are counted; the run's events hold every one of them
 
 
@@ -98,6 +100,7 @@ class EmulatedNetwork:
             TestbedError, OSError: a command failed. What was made until then is recorded: call `stop`.
         """
         p, netns = self.plan, self.net_namespace
+        allow_open_files(FILES + FILES_A_HOST * len(p.hosts))
         hosts.require_congestion_control(self.settings.congestion_control, load=True)
         self.state.record_many("netns", p.namespaces)
         self._started = True

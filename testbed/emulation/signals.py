@@ -32,7 +32,7 @@ def _ignore(signum: int) -> None:
 def interruptible(on_signal: Callable[[str], None] = lambda name: None) -> Iterator[None]:
     """The first SIGINT, SIGTERM or SIGHUP raises Interrupted in the main thread; later ones can't cut clean-up short.
 
-    Leaving the context restores the handlers.
+    A SIGHUP that is ignored, as `nohup` has it, stays so. Leaving the context restores the handlers.
     """
 
     came = False
@@ -51,7 +51,11 @@ def interruptible(on_signal: Callable[[str], None] = lambda name: None) -> Itera
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {s: signal.signal(s, handler) for s in _SIGNALS}
+    before = {
+        s: signal.signal(s, handler)
+        for s in _SIGNALS
+        if s is not signal.SIGHUP or signal.getsignal(s) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:

@@ -153,6 +153,15 @@ def test_an_ordinary_user_is_root_in_there():
         assert (folder / "made").stat().st_uid == (65534 if user else os.getuid())
 
 
+def test_as_many_files_are_open_in_there_as_a_process_here_could_have(tmp_path):
+    for i in range(100):
+        (tmp_path / str(i)).touch()
+    opens = ("import resource; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; "
+             "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard)); print(len([open(str(i)) for i in range(100)]))")
+    done = run(["sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", *ANY, "python3", "-c", opens], cwd=tmp_path)
+    assert done.stdout == "100\n", done.stderr
+
+
 def test_doctor_tells_what_that_kernel_can_do():
     done = run([*TESTBED, "doctor", "--json", "--kernel", "uml"])
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,7 @@
 
 import pytest
 
-from testbed.emulation import cgroups
+from testbed.emulation import cgroups, cleanup
 from testbed.emulation.cgroups import HostCgroup, Mounts, RunCgroups, find_mounts
 from testbed.errors import CapabilityError
 
@@ -99,3 +99,13 @@ def test_v1_reads(tmp_path):
     assert (tmp_path / "memory" / "memory.limit_in_bytes").read_text() == "77"
     host.freeze()  # the pretend file answers with what was written
     assert (tmp_path / "freezer" / "freezer.state").read_text() == "FROZEN"
+
+
+def test_cleaning_up_after_the_last_run_removes_what_all_runs_share(tmp_path):
+    ours, others, report = tmp_path / "testbed" / "abc123", tmp_path / "testbed" / "def456", cleanup.CleanReport()
+    for directory in (ours / "h1", others):
+        directory.mkdir(parents=True)
+    cleanup._remove_cgroup(ours, report)
+    assert [path.name for path in (tmp_path / "testbed").iterdir()] == ["def456"]
+    cleanup._remove_cgroup(others, report)
+    assert list(tmp_path.iterdir()) == []

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+
+import pytest
+
+from testbed.emulation.signals import Interrupted, interruptible
 
 HASTY = """
 import os, signal, threading, time
@@ -41,3 +47,17 @@ def test_signals_that_come_while_the_first_is_handled_neither_end_anything_nor_l
     assert done.stderr == ""
     assert done.returncode == 0
     assert int(done.stdout) > 10
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_run_under_nohup_outlives_its_terminal(ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    came = []
+    try:
+        with interruptible(came.append):
+            os.kill(os.getpid(), signal.SIGHUP)
+    except Interrupted:
+        pass
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert came == ([] if ignored else ["SIGHUP"])
