@@ -90,6 +90,7 @@ def start(request: dict) -> tuple[int, int | None, dict[int, bytes]]:
         set_size(slave, *request["size"])
     pipes = [None if terminal else os.pipe() for terminal in terminals]
     inside = [slave if terminals[n] else pipes[n][0 if n == 0 else 1] for n in range(3)]
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Python's own handler would swallow it before the exec
     pid = os.fork()
     if pid == 0:
         try:
@@ -98,7 +99,7 @@ def start(request: dict) -> tuple[int, int | None, dict[int, bytes]]:
                 fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
             for number, fd in enumerate([os.dup(fd) for fd in inside]):
                 os.dup2(fd, number)
-            for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+            for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
             signal.set_wakeup_fd(-1)
@@ -109,6 +110,7 @@ def start(request: dict) -> tuple[int, int | None, dict[int, bytes]]:
             os.write(2, f"{request['argv'][0]}: {error.strerror}\n".encode())
         finally:
             os._exit(127)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for fd in {fd for fd in inside if fd is not None}:
         os.close(fd)
     outputs = {pipes[n][0]: kind for n, kind in ((1, frames.OUT), (2, frames.ERR)) if pipes[n]}

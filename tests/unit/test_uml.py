@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+import signal
 import sys
 from pathlib import Path
 
@@ -196,3 +198,20 @@ def test_the_docs_give_the_thresholds_of_that_kernel(request):
         for shown, number in ((host, getattr(Thresholds(), name)), (uml, value)):
             amount, unit = shown.split(", ")[position].split()
             assert float(amount) * {"%": 0.01, "ms": 1e-3, "s": 1}[unit] == pytest.approx(number), row
+
+
+def test_a_signal_ends_a_program_that_is_only_being_started(tmp_path):
+    sys.path.insert(0, str(Path(session.__file__).parent))  # it is a script, without the package
+    try:
+        import guest
+    finally:
+        del sys.path[0]
+    path = ":".join(f"{tmp_path}/{i}" for i in range(20_000))  # to look for it takes a while
+    pid, given, outputs = guest.start({
+        "terminals": [False] * 3, "open_files": resource.getrlimit(resource.RLIMIT_NOFILE), "umask": 0o022,
+        "argv": ["program"], "environment": {"PATH": path},
+    })
+    os.kill(pid, signal.SIGINT)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGINT
+    for fd in (given, *outputs):
+        os.close(fd)
