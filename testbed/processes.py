@@ -33,16 +33,18 @@ def machine_memory() -> tuple[int, int]:
     return sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemTotal"])
 
 
-def allow_open_files(count: int) -> None:
-    """Let this process, and what it starts, have so many files open at once. Raises CapabilityError."""
+def allow_open_files(least: int, most: int) -> None:
+    """Let this process, and what it starts, have `most` files open at once, or as many as it may.
+
+    Raises:
+        CapabilityError: those are fewer than `least`.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= count:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (count, max(count, hard)))
-    except (ValueError, OSError):  # beyond the hard limit only root's processes come, and not all of those
-        raise CapabilityError(f"{count} files have to be open at once; a process may have {hard}",
-                              hint=f"ulimit -n {count}, or fewer homes") from None
+    if hard < least:
+        raise CapabilityError(f"at least {least} files have to be open at once; a process may have {hard}",
+                              hint=f"ulimit -n {most}, or fewer homes")
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, most), hard))
 
 
 def in_user_mode_linux() -> bool:

@@ -32,7 +32,7 @@ __all__ = ["DelayPort", "EmulatedNetwork", "HostPort", "NetworkSettings", "Queue
            "plan_commands"]
 
 LINK_UP_TIMEOUT_S = 10.0
-FILES, FILES_A_HOST = 64, 5  # open at once, at most: a shell, a worker's connections and log, the delay line's stamps
+FILES, FILES_A_HOST = 64, 5  # open at once, at most: a host's shell, which all have, and its worker's connections
 COMMANDS_MAX = 20_000  # beyond, changes are counted; the run's events hold every one of them
 
 
@@ -100,7 +100,7 @@ class EmulatedNetwork:
             TestbedError, OSError: a command failed. What was made until then is recorded: call `stop`.
         """
         p, netns = self.plan, self.net_namespace
-        allow_open_files(FILES + FILES_A_HOST * len(p.hosts))
+        allow_open_files(FILES // 2 + len(p.hosts), FILES + FILES_A_HOST * len(p.hosts))
         hosts.require_congestion_control(self.settings.congestion_control, load=True)
         self.state.record_many("netns", p.namespaces)
         self._started = True

@@ -154,6 +154,11 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
         notes.append("simulated in virtual time: there is no network and no machine to measure")
         return Verdict(stepped, [], [], notes)
     limits = thresholds or thresholds_of(manifest)
+    usual = dataclasses.asdict(Thresholds.from_mapping(None))
+    own = {name: value for name, value in dataclasses.asdict(limits).items() if value != usual[name]}
+    if own:
+        changed = ", ".join(f"{name} {value:g} instead of {usual[name]:g}" for name, value in own.items())
+        notes.append(f"by thresholds of the experiment's own: {changed}")
     context = Context(events, limits, time_dilation(manifest))
     checks: list[Check] = []
     for make in (*NETWORK_CHECKS, *MACHINE_CHECKS):

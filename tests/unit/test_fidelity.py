@@ -401,7 +401,9 @@ def test_lag_of_the_delay_line_is_in_real_seconds_already():
 def test_an_experiment_overrides_thresholds():
     change = DEFECTS["one link slow"][0]
     assert _judge(change, {"experiment": {"fidelity": {"rate_error_worst": 0.1}}}).valid
-    assert _judge(change, {"experiment": {"fidelity": {"thresholds": {"rate_error_worst": "10 %"}}}}).valid
+    verdict = _judge(change, {"experiment": {"fidelity": {"thresholds": {"rate_error_worst": "10 %"}}}})
+    assert verdict.valid
+    assert verdict.notes == ["by thresholds of the experiment's own: rate_error_worst 0.1 instead of 0.05"]
     assert _judge(None, {"experiment": {"fidelity": {"rate_error_worst": 1e-6}}}).label == "INVALID"
 
 
