@@ -87,6 +87,8 @@ class Daemon:
                     self._line.start_stand_in(others)
                     stack.callback(self._line.close)
                     scheduler += ", with a stand-in"
+            if self._line.stamped:
+                scheduler += ", stamps from behind uplinks"
             self._tick()
             send(self._control, Ready(rule, f"{self._line.loop} loop, {scheduler}"))
             self._loop()
