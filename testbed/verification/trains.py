@@ -194,19 +194,27 @@ def saturate_path(path: Path, goodput_bps: float, buffer_s: float, delay_s: floa
     return Saturation(arrived[steady], delays[steady], GOODPUT_BYTES, offered)
 
 
-def timer_floor_s(gap_s: float, count: int = 400) -> np.ndarray:
+def timer_floor_s(gap_s: float, count: int = 400, spin: bool = False) -> np.ndarray:
     """How late this machine's timers wake a thread that asks for it every `gap_s` [s], the engine apart.
 
     What no software that waits by timers, shaper included, can undercut by much.
+
+    Args:
+        spin: read the clock all the time instead, without a timer: what no software can undercut at all.
     """
     late = np.empty(count)
     with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        if not spin:  # the kernel would interrupt it for its share of real time
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     try:
         due = time.monotonic()
         for i in range(count):
             due += gap_s
-            time.sleep(max(0.0, due - time.monotonic()))
+            if spin:
+                while time.monotonic() < due:
+                    pass
+            else:
+                time.sleep(max(0.0, due - time.monotonic()))
             late[i] = time.monotonic() - due
     finally:
         with contextlib.suppress(OSError):

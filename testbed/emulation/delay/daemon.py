@@ -88,7 +88,7 @@ class Daemon:
                     stack.callback(self._line.close)
                     scheduler += ", with a stand-in"
             if self._line.stamped:
-                scheduler += ", packets stamped behind uplinks"
+                scheduler += ", stamps from behind uplinks"
             self._tick()
             send(self._control, Ready(rule, f"{self._line.loop} loop, {scheduler}"))
             self._loop()
