@@ -6,7 +6,7 @@ Mahimahi's shells are a TUN device at each end and a process that reads, holds a
 that (packet_shell.c, needs a C compiler) is measured between the same two hosts as the delay line, with an exact
 clock and with Mahimahi's own of whole milliseconds. Where mm-delay and mm-link are on PATH, they are measured too (as an ordinary user:
 they refuse root); else a line says that they are absent. Prints one JSON object a line, ratios last: of RTT error, ours - theirs [ms];
-of throughput per core, ours / theirs, once for the processor time of the delaying process and once for all that the
+of packets per core, ours / theirs, once for the processor time of the delaying process and once for all that the
 machine used beyond its idle state (sender, receiver and, with the delay line, bottlenecks and bridge included).
 """
 
@@ -31,7 +31,6 @@ from bench_delay import RTT_S, flow, pump, report, shaped
 
 from testbed.cluster import Link, LinkState
 from testbed.cluster.model import SERVER
-from testbed.emulation.link_model import GOODPUT_BYTES
 from testbed.emulation.namespaces import run_in
 from testbed.emulation.network import EmulatedNetwork
 from testbed.emulation.shaping import add_bottleneck, shape
@@ -112,9 +111,9 @@ def busy_s() -> float:
     return up * os.cpu_count() - idle
 
 
-def per_core(spec: FlowSpec, used: Callable[[], Used], seconds: float) -> tuple[float, float, float]:
-    """A flow's rate [bit/s], and packets a second of processor time, acknowledgements included: of the delaying process,
-    and of the machine beyond what it does anyway."""
+def per_core(spec: FlowSpec, used: Callable[[], Used], seconds: float) -> tuple[float, float, float, float]:
+    """A flow's rate [bit/s]; bits that it carries in a second of the delaying process's processor time; and packets a
+    second of processor time, acknowledgements included: of that process, and of the machine beyond what it does anyway."""
     idle = busy_s()
     time.sleep(1.0)
     idle = busy_s() - idle
@@ -124,8 +123,8 @@ def per_core(spec: FlowSpec, used: Callable[[], Used], seconds: float) -> tuple[
         took = time.monotonic() - began
         machine_s = busy_s() - machine_s - idle * took
         after = used()
-    packets = after[0] - packets
-    return bps, packets / (after[1] - cpu_s), packets / machine_s
+    packets, cpu_s = after[0] - packets, after[1] - cpu_s
+    return bps, bps * took / cpu_s, packets / cpu_s, packets / machine_s
 
 
 def measure(name: str, network: EmulatedNetwork, address: str, used: Callable[[], Used], seconds: float,
@@ -140,9 +139,9 @@ def measure(name: str, network: EmulatedNetwork, address: str, used: Callable[[]
     for rate_bps in (FAST_BPS, SLOW_BPS):
         shape_to(rate_bps)
         spec = dataclasses.replace(flow(network, "h1", SERVER, rate_bps), address=address)
-        bps, own, machine = per_core(spec, used, seconds)
+        bps, per_core_bps, own, machine = per_core(spec, used, seconds)
         report(bench="mahimahi_throughput", of=name, set_mbps=rate_bps / 1e6, mbps=bps / 1e6,
-               packets_per_s_per_core=own, machine_packets_per_s_per_core=machine)
+               mbps_per_core=per_core_bps / 1e6, packets_per_s_per_core=own, machine_packets_per_s_per_core=machine)
         costs.append((own, machine))
     return Measured((p50, p99), *costs)
 
@@ -209,9 +208,13 @@ def mahimahi(seconds: float = 5.0) -> None:
                           capture_output=True, text=True, check=True)
     mean_ms = float(done.stdout.rpartition("= ")[2].split("/")[1])
     report(bench="mahimahi_rtt", asked_ms=1e3 * RTT_S, error_mean_ms=mean_ms - 1e3 * RTT_S)
-    shells = {"mm-delay": ["mm-delay", half_ms]}
+    with tempfile.TemporaryDirectory() as folder:
+        _mahimahi_throughput({"mm-delay": ["mm-delay", half_ms]}, Path(folder), seconds)
+
+
+def _mahimahi_throughput(shells: dict[str, list[str]], folder: Path, seconds: float) -> None:
     if shutil.which("mm-link"):
-        trace = Path(tempfile.mkdtemp()) / "full"
+        trace = folder / "full"
         trace.write_text("\n".join(str(1 + i // 83) for i in range(83_000)) + "\n")  # 83 packets a ms: 1 Gbit/s
         trace.parent.chmod(0o755)
         shells["mm-link"] = ["mm-link", str(trace), str(trace), "--"]
@@ -231,8 +234,8 @@ def mahimahi(seconds: float = 5.0) -> None:
                 sender_s = float(process.stdout.read().strip() or 0)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - sender_s
-        report(bench="mahimahi_throughput", shell=name, mbps=8e-6 * received / took, cpu=cpu_s / took,
-               packets_per_s_per_core=received / GOODPUT_BYTES / cpu_s if cpu_s > 0 else None)
+        report(bench="mahimahi_throughput", of=name, mbps=8e-6 * received / took,
+               mbps_per_core=8e-6 * received / cpu_s if cpu_s > 0 else None)
 
 
 if __name__ == "__main__":
