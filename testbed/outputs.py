@@ -9,8 +9,11 @@ from pathlib import Path
 from testbed.errors import InputError, looking
 
 
-def check_folder(path: str | Path) -> None:
+def check_folder(path: str | Path) -> Path:
     """Whether files can be made in this folder, or the folder itself. Leaves nothing behind.
+
+    Returns:
+        The innermost part of the path that exists.
 
     Raises:
         InputError: they can't; says why.
@@ -21,6 +24,7 @@ def check_folder(path: str | Path) -> None:
         if not there.is_dir():
             raise InputError(str(path), f"can't be written: {there} is no folder")
     _try(path, there)
+    return there
 
 
 def check_file(path: str | Path) -> None:

@@ -293,9 +293,7 @@ def check_space(path: Path, least_bytes: float = 50e6) -> None:
     Raises:
         InputError: nothing can be written there. TestbedError: too little space.
     """
-    check_folder(path)
-    disk = next(p for p in (path, *path.absolute().parents) if p.exists())
-    free = os.statvfs(disk)
+    free = os.statvfs(check_folder(path))
     left = free.f_bavail * free.f_frsize
     if left < least_bytes:
         raise TestbedError(

@@ -27,14 +27,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench_delay import RTT_S, flow, pump, report, shaped
+from bench_delay import RTT_S, flow, pump, report, rtt_errors_ms, shaped
 
 from testbed.cluster import Link, LinkState
 from testbed.cluster.model import SERVER
 from testbed.emulation.namespaces import run_in
 from testbed.emulation.network import EmulatedNetwork
 from testbed.emulation.shaping import add_bottleneck, shape
-from testbed.measurement.light_traffic import FlowSpec, echo_rtts, open_flows
+from testbed.measurement.light_traffic import FlowSpec, open_flows
+from testbed.processes import stat_fields
 
 SHELL_SOURCE = Path(__file__).with_name("packet_shell.c")
 SHELL_ENDS = {"h1": "10.99.0.1", SERVER: "10.99.0.2"}
@@ -81,7 +82,7 @@ def packet_shell(program: Path, network: EmulatedNetwork, tick_us: int) -> Itera
             def used() -> Used:
                 found = run_in(ends["h1"], ["ip", "-j", "-s", "link", "show", "shell0"], check=True).stdout
                 passed = json.loads(found)[0]["stats64"]
-                cpu_s = sum(_cpu_s(Path(f"/proc/{pid}/stat")) for pid in children)
+                cpu_s = sum(_cpu_s(pid) for pid in children)
                 return passed["rx"]["packets"] + passed["tx"]["packets"], cpu_s
 
             yield used
@@ -99,8 +100,8 @@ def shape_shell(network: EmulatedNetwork, rate_bps: float) -> None:
         run_in(netns, ["tc", "-batch", "-"], input=commands, check=True)
 
 
-def _cpu_s(stat: Path) -> float:
-    fields = stat.read_text().rpartition(")")[2].split()
+def _cpu_s(pid: str) -> float:
+    fields = stat_fields(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -129,12 +130,9 @@ def per_core(spec: FlowSpec, used: Callable[[], Used], seconds: float) -> tuple[
 
 def measure(name: str, network: EmulatedNetwork, address: str, used: Callable[[], Used], seconds: float,
             shape_to: Callable[[float], None]) -> Measured:
-    target = [("h1", network.hosts["h1"].netns_path, address)]
     shape_to(FAST_BPS)
-    found = echo_rtts(target, count=300, interval_s=0.01, wait_s=0.5)["h1"]
-    errors = sorted(1e3 * (x - RTT_S) for x in found)
-    p50, p99 = statistics.median(errors), errors[int(0.99 * (len(errors) - 1))]
-    report(bench="mahimahi_rtt", of=name, answers=len(found), error_p50_ms=p50, error_p99_ms=p99)
+    errors, p50, p99 = rtt_errors_ms(network, address)
+    report(bench="mahimahi_rtt", of=name, answers=len(errors), error_p50_ms=p50, error_p99_ms=p99)
     costs = []
     for rate_bps in (FAST_BPS, SLOW_BPS):
         shape_to(rate_bps)

@@ -314,13 +314,17 @@ def test_no_probes_is_not_measured():
     assert not verdict.valid
 
 
-@pytest.mark.parametrize("manifest", [{}, {"engine": "simulation"}])
-def test_a_run_that_ended_before_its_first_step_is_not_vouched_for(manifest):
-    verdict = _judge(lambda e: e["event"] != "step", manifest)
+def check_unverified(verdict, why: str) -> None:
     assert verdict.label == "UNVERIFIED"
     assert not verdict.valid
     assert verdict.reasons == []
-    assert "no step" in verdict.notes[0]
+    assert why in verdict.notes[0]
+
+
+@pytest.mark.parametrize("manifest", [{}, {"engine": "simulation"}])
+def test_a_run_that_ended_before_its_first_step_is_not_vouched_for(manifest):
+    verdict = _judge(lambda e: e["event"] != "step", manifest)
+    check_unverified(verdict, "no step")
 
 
 def test_an_empty_run_is_not_measured():
@@ -337,10 +341,7 @@ def test_an_empty_run_is_not_measured():
 )
 def test_probes_switched_off_on_purpose_is_said_and_never_called_valid(manifest):
     verdict = _judge(lambda e: e["event"] != "probe", manifest)
-    assert verdict.label == "UNVERIFIED"
-    assert not verdict.valid
-    assert verdict.reasons == []
-    assert "switched off" in verdict.notes[0]
+    check_unverified(verdict, "switched off")
     broken = _judge(lambda e: e["event"] != "probe" and DEFECTS["CPU saturated"][0](e) is None, manifest)
     assert broken.label == "INVALID"
     assert [r.name for r in broken.reasons] == ["cpu"]

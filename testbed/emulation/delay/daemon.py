@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
@@ -167,9 +166,7 @@ class Daemon:
 
 
 def _stamp_behind_uplinks(interfaces: list[str], stack: contextlib.ExitStack) -> bool:
-    """Whether the kernel can: see stamps.py. A file descriptor for each."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, soft + len(interfaces)), hard))
+    """Whether the kernel can: see stamps.py. A file descriptor for each, as many as the network has allowed for."""
     with contextlib.suppress(OSError):
         for link in forget_early_stamps(map(socket.if_nametoindex, interfaces)):
             stack.callback(os.close, link)

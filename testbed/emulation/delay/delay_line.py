@@ -19,9 +19,9 @@ VERDICT_BATCH = 32  # each verdict sends a packet on within the call, some 5 us:
 EARLY_NS = 10_000  # release what is due this soon along with what is due now
 BUSY_PER_S = 15_000  # packets; beyond, wake-ups are made as rare as interrupts of network cards at bulk rates:
 BUSY_EARLY_NS = 200_000  # release what is due this soon
+LOAD_NS = 10_000_000  # how often the load is looked at
 REST_NS = 500_000  # while packets come read no more often than this, since the kernel tells when they came;
 UNSTAMPED_REST_NS = 200_000  # where it doesn't, behind uplinks: then what was read last is taken for it
-LOAD_NS = 10_000_000  # how often that is looked at
 _HEAD = -1  # in place of a packet id: the heap entry stands for the head of a lane's queue
 _MIX = 8  # bits of queue number beside a packet's id, which counts up in each queue
 
@@ -77,6 +77,8 @@ class DelayLine:
         self._dues: list[int] = []  # of the packets accepted among them
         self.stamped = False
         self._last_read = self._read_at = 0
+        self._set_pace()
+        lanes.on_change = self._set_pace
         self._early, self._load_since, self._load_packets = EARLY_NS, self._drained, 0
         self.packets = self.released = self.lost = 0
 
@@ -104,11 +106,13 @@ class DelayLine:
             for fd, _ in self._epoll.poll(0):
                 self._handlers[fd]()
             if self.packets > before:
-                rest, _ = pace(self._lanes.shortest, self.stamped)
                 began = time.monotonic_ns()
-                self._read_at = began + rest if began - self._last_read < 2 * rest else 0
+                self._read_at = began + self._rest if began - self._last_read < 2 * self._rest else 0
                 self._last_read = began
         self._release()
+
+    def _set_pace(self, _: object = None) -> None:
+        self._rest, self._busy_early = pace(self._lanes.shortest, self.stamped)
 
     def _receive(self) -> None:
         now = time.monotonic_ns()
@@ -117,7 +121,7 @@ class DelayLine:
             return
         if (span := now - self._load_since) >= LOAD_NS:
             busy = (self.packets - self._load_packets) * 1_000_000_000 > BUSY_PER_S * span
-            self._early = pace(self._lanes.shortest, self.stamped)[1] if busy else EARLY_NS
+            self._early = self._busy_early if busy else EARLY_NS
             self._load_since, self._load_packets = now, self.packets
         self.packets += count
         slots = self._reader.slots[:count * SLOT]
@@ -159,6 +163,7 @@ class DelayLine:
     def _new_lane(self, out: int, mac: bytes) -> Lane:
         lane = self._lanes.lane(self._macs.get(mac, ""), self._ports.get(out, ""))
         self._by_port.setdefault(out, {})[mac] = lane
+        self._set_pace()
         return lane
 
     def _release(self) -> None:
