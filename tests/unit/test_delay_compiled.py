@@ -8,6 +8,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -246,3 +247,31 @@ def test_it_was_built_where_there_is_a_compiler():
     path = library_path()
     assert path is not None, "pip install -e . builds testbed/emulation/delay/line.c"
     load(path)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor only")
+def test_what_a_stand_in_reads_does_not_wait_for_the_lines_next_look(library):
+    """Each packet opens a lane, which only the line's own thread can make; it is asleep until long after."""
+    before = os.sched_getaffinity(0)
+    kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    told, tell = socket.socketpair()
+    with kernel, ours, told, tell:
+        kernel.settimeout(5)
+        line = CompiledLine(library, ours, Lanes({}, {}, {}, 3), MACS, PORTS, _view())
+        line.add_handler(told.fileno(), lambda: None)
+        turn = threading.Thread(target=line.turn, args=(time.monotonic_ns() + 60 * 10**9,))
+        try:
+            turn.start()
+            line.start_stand_in(before)
+            for i in range(400):
+                time.sleep(0.0017)
+                kernel.send(_message(1, i, 12, i.to_bytes(6)))
+                assert kernel.recv(1 << 16)
+            tell.send(b"x")
+            turn.join(5)
+            assert not turn.is_alive()
+            assert line.stood_in < line.released == 400
+        finally:
+            tell.send(b"x")
+            turn.join()
+            line.close()

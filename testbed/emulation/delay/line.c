@@ -23,9 +23,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { READ_BATCH = 64, SLOT = 256, VERDICT_BATCH = 32, VERDICT_BYTES = 32 };
 enum { EARLY_NS = 10000, BUSY_PER_S = 15000, LOAD_NS = 10000000 }; /* of delay_line.py */
@@ -52,7 +54,7 @@ typedef struct {
 typedef struct { int64_t due; uint64_t order; uint32_t lane; uint64_t key; } entry_t;
 
 typedef struct {
-    int fd, other;
+    int fd, other, heard; /* the stand-in writes to the last: the line's own thread wakes up */
     uint64_t *memory;
     lane_t *lanes;
     uint32_t lane_count, lane_room;
@@ -116,7 +118,11 @@ line_t *line_new(int fd, int other, uint64_t *memory)
     l->memory = memory;
     l->table_mask = 255;
     l->table = malloc((l->table_mask + 1) * sizeof *l->table);
-    if (!l->table) {
+    l->heard = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (!l->table || l->heard < 0) {
+        if (l->heard >= 0)
+            close(l->heard);
+        free(l->table);
         free(l);
         return NULL;
     }
@@ -144,6 +150,7 @@ void line_free(line_t *l)
     free(l->table);
     free(l->heap);
     pthread_mutex_destroy(&l->working);
+    close(l->heard);
     free(l);
 }
 
@@ -544,7 +551,7 @@ static int turn(line_t *l, int64_t until)
     int64_t wait = (l->heap_count && l->heap[0].due < until ? l->heap[0].due : until) - now;
     if (wait < 0)
         wait = 0;
-    struct pollfd fds[2] = {{l->fd, POLLIN, 0}, {l->other, POLLIN, 0}};
+    struct pollfd fds[3] = {{l->fd, POLLIN, 0}, {l->other, POLLIN, 0}, {l->heard, POLLIN, 0}};
     struct timespec none = {0, 0}, t = {wait / 1000000000, wait % 1000000000};
     uint64_t so_far = l->packets;
     int64_t rest = l->read_at - now;
@@ -558,10 +565,15 @@ static int turn(line_t *l, int64_t until)
         }
         t = none;
     }
-    int ready = ppoll(fds, 2, &t, NULL), error = errno;
+    int ready = ppoll(fds, 3, &t, NULL), error = errno;
     begin_work(l);
     if (ready < 0 && error != EINTR) {
         l->error = error;
+        return FAILED;
+    }
+    uint64_t times;
+    if (ready > 0 && fds[2].revents && read(l->heard, &times, sizeof times) < 0 && errno != EAGAIN) {
+        l->error = errno;
         return FAILED;
     }
     if (ready > 0 && (fds[0].revents & POLLIN) && l->next == l->batch && (code = receive(l)) != UNTIL)
@@ -586,6 +598,13 @@ int line_run(line_t *l, int64_t until)
     return code;
 }
 
+static void wake(line_t *l)
+{
+    uint64_t one = 1;
+    if (write(l->heard, &one, sizeof one) < 0 && errno != EAGAIN && !l->error)
+        l->error = errno;
+}
+
 /* For a second thread, on another processor: do the line's work whenever it is late, until line_end. */
 void line_stand_in(line_t *l)
 {
@@ -605,9 +624,11 @@ void line_stand_in(line_t *l)
         if (pthread_mutex_trylock(&l->working))
             continue;
         l->most_verdicts = STAND_IN_BATCH;
-        uint64_t so_far = l->released;
+        uint64_t so_far = l->released, packets = l->packets;
         if (!l->error && l->next == l->batch)
             receive(l);
+        if (l->packets > packets || l->next < l->batch) /* the line's own thread knows of none of them, asleep or not */
+            wake(l);
         if (!l->error)
             release(l);
         l->stood_in += l->released - so_far;
