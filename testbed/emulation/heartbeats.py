@@ -9,11 +9,11 @@ buffer and no more.
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait  # poll(): select() ends at descriptor 1023
 
 from testbed.emulation.membership import Expelled, Joined, Lease, Registry
 from testbed.runtime import MembershipEvent
@@ -62,8 +62,7 @@ class _Loop:
             self._wake_out.send(b"!")
 
     def _wait(self, seconds: float) -> None:
-        readable, _, _ = select.select([self._socket, self._wake_in], [], [], max(0.0, seconds))
-        if self._wake_in in readable:
+        if self._wake_in in wait([self._socket, self._wake_in], max(0.0, seconds)):
             self._wake_in.recv(4096)
 
     def _received(self) -> list[tuple[bytes, object]]:

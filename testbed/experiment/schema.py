@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -22,8 +22,13 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, bool) and cls.model_fields[info.field_name].annotation is not bool:
-            raise ValueError(f"found {value}; expected neither true nor false (YAML makes them of yes, on, no, off)")
+        of = cls.model_fields[info.field_name].annotation
+        entries = value.items() if get_origin(of) is dict and isinstance(value, dict) else \
+            enumerate(value) if get_origin(of) is tuple and isinstance(value, list) else [("", value)]
+        for key, entry in entries:
+            if isinstance(entry, bool) and of is not bool:
+                raise ValueError(f"found {f'{key}: ' * (entry is not value)}{entry}; expected neither true nor false "
+                                 "(YAML makes them of yes, on, no, off)")
         return value
 
 

@@ -88,6 +88,8 @@ def test_all_problems_are_reported_at_once(tmp_path):
     ("topologie.homes=2", ["topologie", "did you mean 'topology'?"]),
     ("topology.homes=true", ["--set topology.homes: found True", "neither true nor false"]),
     ("training.steps=yes", ["--set training.steps: found True", "neither true nor false"]),
+    ("fidelity.rate_error_worst=true", ["rate_error_worst: True", "neither true nor false"]),
+    ("training.optimizer.betas=[yes, 0.5]", ["--set training.optimizer.betas: found 0: True", "neither true nor false"]),
 ])
 def test_bad_override(tmp_path, item, expected):
     message = failure(write(tmp_path, GOOD), item)

@@ -1,8 +1,10 @@
 """Membership over real datagrams on loopback, in real time: joins, views, a loss, a return."""
 
+import contextlib
 import itertools
 import os
 import queue
+import resource
 import time
 
 from testbed.emulation.heartbeats import MembershipClient, MembershipServer
@@ -69,6 +71,23 @@ def test_join_leave_and_return():
         server.close()
         for c in clients.values():
             c.close()
+
+
+def test_sockets_of_a_process_with_a_thousand_files_open():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(2048, limits[0]), limits[1]))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        for _ in range(1024):
+            stack.callback(os.close, os.dup(2))
+        address, seen = ("127.91.1.6", next(_ports)), queue.Queue()
+        server = MembershipServer(address, ["a"], on_event=seen.put, settings=FAST)
+        stack.callback(server.close)
+        client = MembershipClient(("127.91.1.7", 0), address, ["a"], "a", on_change=lambda c: None, settings=FAST)
+        stack.callback(client.close)
+        server.start()
+        client.start()
+        expect(seen, "joined", "a")
 
 
 def test_time_dilation_stretches_everything():
