@@ -66,7 +66,9 @@ def execute_sweep(console: Console, setups: list[RunSetup], entries: list[dict] 
                   keep: bool = False, as_json: bool = False) -> int:
     """Run each of a sweep's setups (or the one there is without a sweep), then compare them. Returns the exit code."""
     from testbed.experiment.running import prepare
+    from testbed.measurement.run_folder import check_space
 
+    check_space(out)
     folders, code = [], 0
     for number, setup in enumerate(setups):
         if len(setups) > 1:

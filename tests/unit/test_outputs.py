@@ -75,7 +75,8 @@ def test_a_plots_name_is_one_of_files(places, capsys):
     assert "--out .: can't be written: is a folder" in refusal(["traces", "plot", TRACE, "--out", "."], capsys)
 
 
-def test_run_and_rerun_look_before_they_start(places, capsys):
+def test_run_and_rerun_look_before_they_start(places, capsys, monkeypatch):
+    monkeypatch.setattr("testbed.experiment.running.prepare", lambda *_: pytest.fail("the machine was measured first"))
     folder = RunFolder.create(places / "runs", "x")
     folder.write_experiment(yaml.safe_dump(load_experiment("smoke", ("engine=simulation",)).data))
     for args in (["run", "smoke", "--set", "engine=simulation"], ["rerun", folder.path]):
