@@ -145,10 +145,9 @@ def _throughput(backend: str, loop: str, seconds: float) -> None:
             )
 
 
-def rtt_errors_ms(network: EmulatedNetwork, address: str, count: int = 300) -> tuple[list[float], float, float]:
-    """By how much echo requests of h1 to that address take longer than RTT_S: all, ascending; median; 99th percentile."""
-    target = [("h1", network.hosts["h1"].netns_path, address)]
-    found = echo_rtts(target, count=count, interval_s=0.01, wait_s=0.5)["h1"]
+def rtt_errors_ms(netns: str, address: str, count: int = 300) -> tuple[list[float], float, float]:
+    """By how much echo requests to that address take longer than RTT_S: all, ascending; median; 99th percentile."""
+    found = echo_rtts([("h1", netns, address)], count=count, interval_s=0.01, wait_s=0.5)["h1"]
     errors = sorted(1e3 * (x - RTT_S) for x in found)
     return errors, statistics.median(errors), errors[int(0.99 * (len(errors) - 1))]
 
@@ -165,7 +164,7 @@ def rtt(backend: str, count: int = 300) -> None:
                         saturate(flows, {SERVER: count * 0.01 + 2.0}, settle_s=0.5)
                         os._exit(0)
                     time.sleep(1.0)
-                errors, p50, p99 = rtt_errors_ms(network, network.hosts[SERVER].ip, count)
+                errors, p50, p99 = rtt_errors_ms(network.hosts["h1"].netns_path, network.hosts[SERVER].ip, count)
                 if busy:
                     os.waitpid(pid, 0)
             report(bench="delay_rtt", backend=backend, busy=busy, answers=len(errors),
