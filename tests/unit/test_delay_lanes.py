@@ -119,6 +119,10 @@ def test_the_shortest_delay_is_known():
     assert all_of.shortest == 5 * MS
     all_of.set({"server": PathDelay(0.0, 0.0)})
     assert all_of.shortest == 2 * MS
+    all_of.set({"server": PathDelay(0.0, 0.0, up_jitter_s=0.0005)})
+    assert all_of.shortest == 1 * MS  # of 98 % of the packets
+    all_of.set({"server": PathDelay(0.0, 0.0, up_jitter_s=0.002)})
+    assert all_of.shortest == 0
 
 
 @pytest.mark.parametrize("bad", [{"up_delay_s": -0.1}, {"down_jitter_s": float("nan")}, {"up_loss": 1.1}])

@@ -30,7 +30,7 @@ def pace(shortest_ns: int, stamped: bool) -> tuple[int, int]:
     """How long reading may rest while packets come, and how early a busy line releases [ns].
 
     Args:
-        shortest_ns: the shortest delay of all lanes.
+        shortest_ns: the shortest delay of all lanes, see `Lanes`.
         stamped: whether packets' times are right behind uplinks, too; see stamps.py.
     """
     quarter = shortest_ns // 4
