@@ -23,6 +23,7 @@ from testbed.verification.settings import promises
 NEIGHBOURS_MAX = 4
 _OVERLOAD = 1.1  # x the home's rate, each way
 _SETTLE_S = 0.5
+_DRAIN_S = 0.2  # emulated: buffers empty themselves of what was measured before
 _ETH_P_ALL = 3
 
 
@@ -49,6 +50,7 @@ def isolation_rows(
         return [unjudged(home, "both", "isolation", "no other home that shares no link with it")]
 
     def measure(_keys: list[str], _attempt: int) -> dict[str, list[Row]]:
+        time.sleep(max(_SETTLE_S, _DRAIN_S * shaped.tdf))
         before = _rtts(shaped, near, echoes)
         with _stray_frames(shaped, near) as stray:
             shaped.begin_cross_traffic(time.monotonic())
