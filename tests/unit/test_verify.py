@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from rich.console import Console
 from testbed.cli import cli, main
 from testbed.errors import InputError
 from testbed.measurement.thresholds import Thresholds
-from testbed.verification import grid, output
+from testbed.verification import grid, output, throughput
 from testbed.verification.rows import Row, judged, passed, retry_each, shown, unjudged
 from testbed.verification.statistics import (
     Spread,
@@ -45,6 +46,26 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
         hits = draw.binomial(1500, p, 400)
         covered = sum(low <= p <= high for low, high in (binomial_interval(int(k), 1500) for k in hits))
         assert covered >= 0.93 * 400
+
+
+@pytest.mark.parametrize(("timers_late", "verdict"), [((0.01, 0.01), False), ((0.01, 0.3), None), ((0.3,), None)])
+def test_packet_gaps_are_judged_where_timers_allow_it(monkeypatch, timers_late, verdict):
+    """The machine's timers are measured again when a row would fail by them."""
+    calls, draw = [], np.random.default_rng(1)
+
+    def floor(gap_s, count, spin):
+        if not spin:
+            calls.append(timers_late[len(calls)] * gap_s)
+        return draw.uniform(0, 0.001 * gap_s if spin else calls[-1], count)
+
+    monkeypatch.setattr(throughput, "timer_floor_s", floor)
+    measured = throughput.Throughput(SimpleNamespace(tdf=1.0), {}, {}, Thresholds(), None, print)
+    fine = measured._gap_row("h1", "down", Spread(0.01, 0.02, 0.05), 0.001)
+    assert fine.ok is True
+    assert len(calls) == 1  # for nothing depends on it
+    row = measured._gap_row("h1", "down", Spread(0.01, 0.02, 0.5), 0.001)
+    assert row.ok is verdict
+    assert len(calls) == len(timers_late)
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(1, 0), (-1, 10), (11, 10)])
