@@ -112,42 +112,39 @@ def packet_shell(program: Path, tick_us: int) -> Contender:
     return at
 
 
-def mahimahi(network: EmulatedNetwork, rate_bps: float, *, link: bool = False) -> contextlib.AbstractContextManager[Route]:
+@contextlib.contextmanager
+def mahimahi(network: EmulatedNetwork, rate_bps: float, *, link: bool = False) -> Iterator[Route]:
     """mm-delay in h1's namespace, around one of its own; with mm-link in it, or else behind bottlenecks like ours."""
-    @contextlib.contextmanager
-    def at() -> Iterator[Route]:
-        outside = network.hosts["h1"].netns_path
-        with contextlib.ExitStack() as stack:
-            argv = ["mm-delay", str(round(5e2 * RTT_S))]
-            if link:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                folder.chmod(0o755)
-                per_s = round(rate_bps / 12_000)
-                trace = folder / "trace"
-                trace.write_text("".join(f"{1 + 1000 * i // per_s}\n" for i in range(per_s)))
-                argv += ["mm-link", str(trace), str(trace)]
-                for way in ("uplink", "downlink"):
-                    argv += [f"--{way}-queue=droptail", f"--{way}-queue-args=bytes={round(rate_bps / 8 * BUFFER_S)}"]
-                argv.append("--")
-            with inside(outside):
-                Path("/proc/sys/net/ipv4/ip_forward").write_text("1")  # it asks for that
-                shell = stack.enter_context(subprocess.Popen(
-                    [*argv, "cat"], user="nobody", group=pwd.getpwnam("nobody").pw_gid, extra_groups=[],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-            stack.callback(shell.stdin.close)  # ends `cat`, and the shells with it
-            print(file=shell.stdin, flush=True)
-            if not shell.stdout.readline():
-                raise SystemExit(f"{argv[0]} did not start")
-            names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in [shell.pid, *_descendants(shell.pid)]}
-            within = next(f"/proc/{pid}/ns/net" for pid, name in names.items() if name == "cat")
-            shells = [pid for pid, name in names.items() if name.startswith("mm-")]
-            address, device = _tunnel(outside)
-            if not link:
-                for netns, name in ((outside, device), (within, _tunnel(within)[1])):
-                    add_bottleneck_to(netns, name, rate_bps)
-            yield Route(within, outside, address, _used(device, outside, shells))
-
-    return at()
+    outside = network.hosts["h1"].netns_path
+    with contextlib.ExitStack() as stack:
+        argv = ["mm-delay", str(round(5e2 * RTT_S))]
+        if link:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder.chmod(0o755)
+            per_s = round(rate_bps / 12_000)
+            trace = folder / "trace"
+            trace.write_text("".join(f"{1 + 1000 * i // per_s}\n" for i in range(per_s)))
+            argv += ["mm-link", str(trace), str(trace)]
+            for way in ("uplink", "downlink"):
+                argv += [f"--{way}-queue=droptail", f"--{way}-queue-args=bytes={round(rate_bps / 8 * BUFFER_S)}"]
+            argv.append("--")
+        with inside(outside):
+            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")  # it asks for that
+            shell = stack.enter_context(subprocess.Popen(
+                [*argv, "cat"], user="nobody", group=pwd.getpwnam("nobody").pw_gid, extra_groups=[],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        stack.callback(shell.stdin.close)  # ends `cat`, and the shells with it
+        print(file=shell.stdin, flush=True)
+        if not shell.stdout.readline():
+            raise SystemExit(f"{argv[0]} did not start")
+        names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in [shell.pid, *_descendants(shell.pid)]}
+        within = next(f"/proc/{pid}/ns/net" for pid, name in names.items() if name == "cat")
+        shells = [pid for pid, name in names.items() if name.startswith("mm-")]
+        address, device = _tunnel(outside)
+        if not link:
+            for netns, name in ((outside, device), (within, _tunnel(within)[1])):
+                add_bottleneck_to(netns, name, rate_bps)
+        yield Route(within, outside, address, _used(device, outside, shells))
 
 
 def _tunnel(netns: str) -> tuple[str, str]:
