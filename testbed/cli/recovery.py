@@ -40,7 +40,7 @@ def recovery(ctx: click.Context, experiment: str, overrides: tuple[str, ...], se
     from testbed.report.recovery import markdown, row
 
     console = Console(stderr=True, highlight=False)
-    todo = [(p.name, prepare(p.disturbed, console.print), prepare(p.calm, console.print))
+    todo = [(p.name, prepare(p.disturbed, out, console.print), prepare(p.calm, out, console.print))
             for p in pairs(load_experiment(experiment, overrides, seed=seed))]
     made: dict[int, list[tuple[Path, Path]]] = {i: [] for i in range(len(todo))}
     for number in range(repeat):  # strategies in turn, so that a change of the machine's load meets all alike

@@ -34,7 +34,7 @@ def rerun(ctx: click.Context, run: str, out: Path, dry_run: bool, as_json: bool)
     from testbed.cli.run import execute
     from testbed.experiment import rerunning
     from testbed.experiment.running import manifest_now, prepare
-    from testbed.measurement.run_folder import RunFolder, check_space
+    from testbed.measurement.run_folder import RunFolder
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
     old = RunFolder.open(run)
@@ -48,8 +48,7 @@ def rerun(ctx: click.Context, run: str, out: Path, dry_run: bool, as_json: bool)
         if as_json:
             click.echo(json.dumps({"before": [str(d) for d in before]}))
         return
-    check_space(out)
-    setup = prepare(setup, console.print)
+    setup = prepare(setup, out, console.print)
     folders, code = execute(console, setup, out, as_json=as_json)
     after = rerunning.results(old, RunFolder.open(folders[0]))
     if as_json:

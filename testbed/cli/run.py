@@ -66,15 +66,14 @@ def execute_sweep(console: Console, setups: list[RunSetup], entries: list[dict] 
                   keep: bool = False, as_json: bool = False) -> int:
     """Run each of a sweep's setups (or the one there is without a sweep), then compare them. Returns the exit code."""
     from testbed.experiment.running import prepare
-    from testbed.measurement.run_folder import check_space
 
-    check_space(out)
     folders, code = [], 0
     for number, setup in enumerate(setups):
         if len(setups) > 1:
             entry = ", ".join(f"{key}={value}" for key, value in entries[number].items())
             console.print(f"run {number + 1} of {len(setups)}: {entry}", style="bold")
-        made, code = execute(console, prepare(setup, console.print), out, repeat=repeat, keep=keep, as_json=as_json)
+        setup = prepare(setup, out, console.print)
+        made, code = execute(console, setup, out, repeat=repeat, keep=keep, as_json=as_json)
         folders += made
         if code:
             break

@@ -58,7 +58,7 @@ def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[
 def _emulate(setup, out: Path) -> Path:
     from testbed.experiment.running import prepare, run_once
 
-    return run_once(prepare(setup, lambda _: None), out, progress=_silence(setup), command=_command()).path
+    return run_once(prepare(setup, out, lambda _: None), out, progress=_silence(setup), command=_command()).path
 
 
 def _simulate(setup, out: Path) -> Path:

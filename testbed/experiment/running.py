@@ -43,16 +43,18 @@ class DoneRun:
     report: Path | None
 
 
-def prepare(setup: RunSetup, say: Callable[[str], None]) -> RunSetup:
+def prepare(setup: RunSetup, out: Path, say: Callable[[str], None]) -> RunSetup:
     """Hold the experiment against this machine before anything starts; choose its time dilation where it is `auto`.
 
     A run that does not fit is warned of and goes on: the estimate may be wrong, and its verdict follows what is
-    measured. Raises CapabilityError when this machine can't emulate at all.
+    measured. Raises CapabilityError when this machine can't emulate at all, InputError when `out` can't be written to.
     """
     if setup.loaded.experiment.engine != "emulation":
+        check_space(out)
         return setup
     caps = capable()
     check_kernel(setup.loaded, caps)
+    check_space(out)
     found = preflight(setup, caps)
     texts = found.problems
     if setup.loaded.auto_tdf:
