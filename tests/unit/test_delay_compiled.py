@@ -37,6 +37,21 @@ def library(tmp_path_factory):
     return load(path)
 
 
+@pytest.fixture
+def wired(library):
+    """Makes a compiled line with these delays: it, the kernel's end of its socket, and what makes its handler run."""
+    kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    told, tell = socket.socketpair()
+    with kernel, ours, told, tell:
+
+        def make(delays):
+            line = CompiledLine(library, ours, Lanes(delays, {}, {}, 3), MACS, PORTS, _view())
+            line.add_handler(told.fileno(), lambda: None)
+            return line, kernel, tell
+
+        yield make
+
+
 def _view():
     fd = shared_stats.create()
     try:
@@ -172,37 +187,33 @@ def test_a_busy_line_releases_packets_only_a_little_early(request, make, delay_s
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor only")
-def test_a_stand_in_works_while_the_line_is_kept_from_it(library):
+def test_a_stand_in_works_while_the_line_is_kept_from_it(wired):
     """The main thread takes packets in once and is then never there: they are released all the same, each once."""
     before = os.sched_getaffinity(0)
-    kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    told, tell = socket.socketpair()
-    with kernel, ours, told, tell:
-        kernel.setblocking(False)
-        line = CompiledLine(library, ours, Lanes({"h2": PathDelay(down_delay_s=0.03)}, {}, {}, 3), MACS, PORTS, _view())
-        line.add_handler(told.fileno(), lambda: None)
-        try:
-            own, *others = sorted(before)
-            os.sched_setaffinity(0, [own])
-            line.start_stand_in(others)
-            mac = next(iter(MACS))
-            for i in range(50):
-                kernel.send(_message(1, i, 12, mac))
-            began = time.monotonic()
-            while line.packets < 50 and time.monotonic() < began + 5:  # an unknown lane is the main thread's to make
-                line.turn(time.monotonic_ns() + 1_000_000)
-            for i in range(50, 100):  # of a lane that is known: not even to be read by the main thread
-                kernel.send(_message(1, i, 12, mac))
-            released = []
-            while len(released) < 100 and time.monotonic() < began + 5:
-                time.sleep(0.001)
-                released += _verdicts(kernel)
-            assert released == [(1, i, netfilter.ACCEPT) for i in range(100)]
-            line.close()
-            assert line.stood_in == line.released == 100
-        finally:
-            line.close()
-            os.sched_setaffinity(0, before)
+    line, kernel, _ = wired({"h2": PathDelay(down_delay_s=0.03)})
+    kernel.setblocking(False)
+    try:
+        own, *others = sorted(before)
+        os.sched_setaffinity(0, [own])
+        line.start_stand_in(others)
+        mac = next(iter(MACS))
+        for i in range(50):
+            kernel.send(_message(1, i, 12, mac))
+        began = time.monotonic()
+        while line.packets < 50 and time.monotonic() < began + 5:  # an unknown lane is the main thread's to make
+            line.turn(time.monotonic_ns() + 1_000_000)
+        for i in range(50, 100):  # of a lane that is known: not even to be read by the main thread
+            kernel.send(_message(1, i, 12, mac))
+        released = []
+        while len(released) < 100 and time.monotonic() < began + 5:
+            time.sleep(0.001)
+            released += _verdicts(kernel)
+        assert released == [(1, i, netfilter.ACCEPT) for i in range(100)]
+        line.close()
+        assert line.stood_in == line.released == 100
+    finally:
+        line.close()
+        os.sched_setaffinity(0, before)
 
 
 def test_lags_are_counted_in_the_same_buckets(library):
@@ -250,28 +261,23 @@ def test_it_was_built_where_there_is_a_compiler():
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor only")
-def test_what_a_stand_in_reads_does_not_wait_for_the_lines_next_look(library):
+def test_what_a_stand_in_reads_does_not_wait_for_the_lines_next_look(wired):
     """Each packet opens a lane, which only the line's own thread can make; it is asleep until long after."""
-    before = os.sched_getaffinity(0)
-    kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    told, tell = socket.socketpair()
-    with kernel, ours, told, tell:
-        kernel.settimeout(5)
-        line = CompiledLine(library, ours, Lanes({}, {}, {}, 3), MACS, PORTS, _view())
-        line.add_handler(told.fileno(), lambda: None)
-        turn = threading.Thread(target=line.turn, args=(time.monotonic_ns() + 60 * 10**9,))
-        try:
-            turn.start()
-            line.start_stand_in(before)
-            for i in range(400):
-                time.sleep(0.0017)
-                kernel.send(_message(1, i, 12, i.to_bytes(6)))
-                assert kernel.recv(1 << 16)
-            tell.send(b"x")
-            turn.join(5)
-            assert not turn.is_alive()
-            assert line.stood_in < line.released == 400
-        finally:
-            tell.send(b"x")
-            turn.join()
-            line.close()
+    line, kernel, tell = wired({})
+    kernel.settimeout(5)
+    turn = threading.Thread(target=line.turn, args=(time.monotonic_ns() + 60 * 10**9,))
+    try:
+        turn.start()
+        line.start_stand_in(os.sched_getaffinity(0))
+        for i in range(400):
+            time.sleep(0.0017)
+            kernel.send(_message(1, i, 12, i.to_bytes(6)))
+            assert kernel.recv(1 << 16)
+        tell.send(b"x")
+        turn.join(5)
+        assert not turn.is_alive()
+        assert line.stood_in < line.released == 400
+    finally:
+        tell.send(b"x")
+        turn.join()
+        line.close()
