@@ -2,7 +2,14 @@
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[
-    Extension("testbed.emulation.delay._line", ["testbed/emulation/delay/line.c"], libraries=["m", "pthread"],
-              extra_compile_args=["-O2"], optional=True),
-])
+setup(
+    ext_modules=[
+        Extension(
+            "testbed.emulation.delay._line",
+            ["testbed/emulation/delay/line.c"],
+            libraries=["m", "pthread"],
+            extra_compile_args=["-O2"],
+            optional=True,
+        )
+    ]
+)

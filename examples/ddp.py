@@ -20,6 +20,9 @@ for _ in range(5):
     loss.backward()
     optimizer.step()
 total = sum(p.sum().item() for p in model.parameters())
-print(f"rank {dist.get_rank()} of {dist.get_world_size()}: loss {loss.item():.4f}, parameters sum to {total:.4f}, "
-      f"5 steps in {time.time() - began:.2f} s", flush=True)
+print(
+    f"rank {dist.get_rank()} of {dist.get_world_size()}: loss {loss.item():.4f}, parameters sum to {total:.4f}, "
+    f"5 steps in {time.time() - began:.2f} s",
+    flush=True,
+)
 dist.destroy_process_group()

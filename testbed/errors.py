@@ -86,7 +86,5 @@ def unknown(where: str, kind: str, name: str, choices: Iterable[str]) -> InputEr
     near = nearest(name, choices)
     listed = ", ".join(choices[:12]) + (", …" if len(choices) > 12 else "")
     return InputError(
-        where,
-        f"unknown {kind} {name!r}; expected one of: {listed}",
-        hint=f"did you mean {near!r}?" if near else None,
+        where, f"unknown {kind} {name!r}; expected one of: {listed}", hint=f"did you mean {near!r}?" if near else None
     )

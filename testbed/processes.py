@@ -41,8 +41,10 @@ def allow_open_files(least: int, most: int) -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < least:
-        raise CapabilityError(f"at least {least} files have to be open at once; a process may have {hard}",
-                              hint=f"ulimit -n {most}, or fewer homes")
+        raise CapabilityError(
+            f"at least {least} files have to be open at once; a process may have {hard}",
+            hint=f"ulimit -n {most}, or fewer homes",
+        )
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, most), hard))
 

@@ -13,24 +13,65 @@ CENTURY_S = 100 * 365.25 * 86400  # longer than any time of a trace or a run
 _NUMBER = re.compile(r"^\s*([-+]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?$")
 
 _RATE = {
-    "bit/s": 1.0, "bps": 1.0,
-    "kbit/s": 1e3, "kbps": 1e3, "kbit": 1e3,
-    "mbit/s": 1e6, "mbps": 1e6, "mbit": 1e6,
-    "gbit/s": 1e9, "gbps": 1e9, "gbit": 1e9,
-    "B/s": 8.0, "kB/s": 8e3, "MB/s": 8e6, "GB/s": 8e9,
+    "bit/s": 1.0,
+    "bps": 1.0,
+    "kbit/s": 1e3,
+    "kbps": 1e3,
+    "kbit": 1e3,
+    "mbit/s": 1e6,
+    "mbps": 1e6,
+    "mbit": 1e6,
+    "gbit/s": 1e9,
+    "gbps": 1e9,
+    "gbit": 1e9,
+    "B/s": 8.0,
+    "kB/s": 8e3,
+    "MB/s": 8e6,
+    "GB/s": 8e9,
 }
 _DURATION = {
-    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0,
-    "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0,
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "min": 60.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
 }
 _BYTES = {
-    "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+    "B": 1.0,
+    "kB": 1e3,
+    "KB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "TB": 1e12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
 }
-_FLOPS = {"FLOP/s": 1.0, "kFLOP/s": 1e3, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15,
-          "FLOPS": 1.0, "MFLOPS": 1e6, "GFLOPS": 1e9, "TFLOPS": 1e12, "PFLOPS": 1e15}
-_TABLES = {"rate": (_RATE, "20 Mbit/s"), "duration": (_DURATION, "15 ms"), "size": (_BYTES, "64 MiB"),
-           "speed": (_FLOPS, "10 GFLOP/s")}
+_FLOPS = {
+    "FLOP/s": 1.0,
+    "kFLOP/s": 1e3,
+    "MFLOP/s": 1e6,
+    "GFLOP/s": 1e9,
+    "TFLOP/s": 1e12,
+    "PFLOP/s": 1e15,
+    "FLOPS": 1.0,
+    "MFLOPS": 1e6,
+    "GFLOPS": 1e9,
+    "TFLOPS": 1e12,
+    "PFLOPS": 1e15,
+}
+_TABLES = {
+    "rate": (_RATE, "20 Mbit/s"),
+    "duration": (_DURATION, "15 ms"),
+    "size": (_BYTES, "64 MiB"),
+    "speed": (_FLOPS, "10 GFLOP/s"),
+}
 
 
 def parse(kind: str, text: object) -> float:

@@ -78,8 +78,11 @@ def _check_scalar(node: yaml.ScalarNode, where: str, loader: yaml.SafeLoader) ->
     except _IMPOSSIBLE as error:
         kind = node.tag.rpartition(":")[2]
         why = f" ({error})" if kind == "timestamp" and type(error) is ValueError else ""
-        raise InputError(where, f"found {node.value[:40]!r}, which is no possible {_KINDS.get(kind, kind)}{why}; "
-                                "expected one, or quotes around a text") from None
+        raise InputError(
+            where,
+            f"found {node.value[:40]!r}, which is no possible {_KINDS.get(kind, kind)}{why}; "
+            "expected one, or quotes around a text",
+        ) from None
 
 
 def _too_deep(line: int, name: str) -> InputError:

@@ -18,8 +18,9 @@ def link(towards_core, from_core, rtt):
 class TwoLevelTopo(Topo):
     """h1 … hN in order on their neighbourhoods' switches s2, s3, …; these and `server` on the core, s1."""
 
-    def build(self, neighbourhoods=2, homes=3, uplink=20, downlink=100, rtt=0,
-              shared_up=50, shared_down=200, server=1000):
+    def build(
+        self, neighbourhoods=2, homes=3, uplink=20, downlink=100, rtt=0, shared_up=50, shared_down=200, server=1000
+    ):
         core = self.addSwitch("s1")
         self.addLink(self.addHost("server"), core, **link(server, server, 0))
         for n in range(neighbourhoods):

@@ -147,8 +147,12 @@ def _trace(spec: ModelSpec, index: int, samples: int, tokens_in_batch: int) -> L
             wanted = parameters if first else [*parameters, x]
             return [y, *torch.autograd.grad(y, wanted, dy)]
 
-        arguments = (parameters, tokens if first else hidden, tokens if last else None,
-                     None if last else torch.empty_like(hidden))  # two tensors: the tracer knows inputs by identity
+        arguments = (
+            parameters,
+            tokens if first else hidden,
+            tokens if last else None,
+            None if last else torch.empty_like(hidden),
+        )  # two tensors: the tracer knows inputs by identity
         with sdpa_kernel(SDPBackend.MATH):
             graph = make_fx(joint, tracing_mode="real")(*arguments).graph
     graph.eliminate_dead_code()
@@ -175,7 +179,7 @@ class _Reader:
         inputs = {"parameters": [i for i in places if str(nodes[i].target).startswith("parameters_")], "x": named["x"],
                   "targets": named["targets"] if self.last else None,
                   "dy": None if self.last else named["dy"]}  # fmt: skip
-        output, gradients = self.outputs[0], self.outputs[1:1 + count]
+        output, gradients = self.outputs[0], self.outputs[1 : 1 + count]
         input_gradient = None if self.first else self.outputs[1 + count]
         forward = self._ancestors(output)
         critical = forward | (self._ancestors(input_gradient) if input_gradient is not None else frozenset())

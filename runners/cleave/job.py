@@ -170,9 +170,9 @@ class Job:
         for task, part in self.parts:
             b = task.block
             if self.a.flat:
-                c[b.row0:b.row1, b.col0:b.col1] = part
+                c[b.row0 : b.row1, b.col0 : b.col1] = part
             else:
-                c[b.batch0:b.batch1, b.row0:b.row1, b.col0:b.col1] = part
+                c[b.batch0 : b.batch1, b.row0 : b.row1, b.col0 : b.col1] = part
         if self.product.swapped:
             c = c.mT
         self.result = c if self.bias is None else c.add_(self.bias)

@@ -1,8 +1,8 @@
 """What crosses the links: float32, half precision, or int8 with a scale for every block of elements.
 
-    codec = Codec("int8")
-    tensors = codec.encode(x)        # what is sent
-    y = codec.decode(tensors)        # float32 again
+codec = Codec("int8")
+tensors = codec.encode(x)        # what is sent
+y = codec.decode(tensors)        # float32 again
 """
 
 from __future__ import annotations

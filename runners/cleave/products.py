@@ -218,7 +218,7 @@ class Products:
         names = [p.name for p in peers]
         rates = {p.name: p.rates for p in peers}
         for number, task in enumerate(tasks):
-            team = names[number::len(tasks)] if len(tasks) < len(names) else [names[number % len(names)]]
+            team = names[number :: len(tasks)] if len(tasks) < len(names) else [names[number % len(names)]]
             gemm = Gemm(task.job.name, task.job.product.gemm.m, task.job.product.gemm.k, task.job.product.gemm.n,
                         task.job.product.gemm.batch, self._codec.element_bytes)  # fmt: skip
             resident = self._codec.resident_bytes

@@ -83,7 +83,8 @@ def _describe(
     messages = len(assignment.buckets) * count * (2 if options.reduce == "ps" else 2 * (count - 1)) + count
     return {
         "load": {  # what a step asks of the machine that emulates it
-            "step_s": assignment.step_time_s, "messages": messages,
+            "step_s": assignment.step_time_s,
+            "messages": messages,
             "flops": training_flops(model, sum(s.samples for s in assignment.shares)),
             "bytes": count * (traffic["device_up"] + (traffic["device_down"] if options.reduce == "ps" else 0)),
             "samples": max(s.samples for s in assignment.shares),

@@ -282,8 +282,7 @@ class Coordinator(Inbox):
             s for u in [*uploads.values(), self.checkpoints.holdings()] for s in u if s > self.checkpoints.complete
         }
         self.uploading = next(
-            (s for s in sorted(under_way, reverse=True) if self.checkpoints.can_finish(s, uploads.values())),
-            None,
+            (s for s in sorted(under_way, reverse=True) if self.checkpoints.can_finish(s, uploads.values())), None
         )
         self.uploads = {name: u[self.uploading] for name, u in uploads.items() if self.uploading in u}
         self.checkpoints.keep(() if self.uploading is None else [self.uploading])

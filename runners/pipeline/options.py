@@ -81,9 +81,7 @@ def check_choice(where: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         near = nearest(value, choices)
         raise InputError(
-            where,
-            f"{value!r}; expected one of: {', '.join(choices)}",
-            hint=f"did you mean {near!r}?" if near else None,
+            where, f"{value!r}; expected one of: {', '.join(choices)}", hint=f"did you mean {near!r}?" if near else None
         )
 
 

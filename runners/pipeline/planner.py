@@ -290,11 +290,7 @@ def check_job(model: ModelSpec, training: TrainingSpec) -> None:
                          f"expected a divisor of {model.d_model}")  # fmt: skip
     if model.vocabulary < BYTES:
         raise InputError("model.vocabulary", f"{model.vocabulary}; expected {BYTES} or more (the text is bytes)")
-    for key, value in (
-        ("batch", training.batch),
-        ("micro_batches", training.micro_batches),
-        ("steps", training.steps),
-    ):
+    for key, value in (("batch", training.batch), ("micro_batches", training.micro_batches), ("steps", training.steps)):
         if value < 1:
             raise InputError(f"training.{key}", f"{value}; expected 1 or more")
     if training.micro_batches > training.batch:

@@ -120,9 +120,17 @@ class GemmPlan:
     strategy: str = "local"
 
 
-def plan_gemm(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None = None,
-              rates: Mapping[str, Rates] | None = None, cached: Cached | None = None, server_local: bool = True,
-              chunks: float = 1, resident_bytes: int | None = None) -> GemmPlan:
+def plan_gemm(
+    cluster: Cluster,
+    gemm: Gemm,
+    *,
+    devices: Sequence[str] | None = None,
+    rates: Mapping[str, Rates] | None = None,
+    cached: Cached | None = None,
+    server_local: bool = True,
+    chunks: float = 1,
+    resident_bytes: int | None = None,
+) -> GemmPlan:
     """The quickest plan that was found for one product.
 
     Args:
@@ -142,8 +150,9 @@ def plan_gemm(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None = N
     return plan_on(pool, cluster, gemm, cached=cached, server_local=server_local)
 
 
-def plan_on(pool: Pool, cluster: Cluster, gemm: Gemm, *, cached: Cached | None = None,
-            server_local: bool = True) -> GemmPlan:
+def plan_on(
+    pool: Pool, cluster: Cluster, gemm: Gemm, *, cached: Cached | None = None, server_local: bool = True
+) -> GemmPlan:
     """`plan_gemm` for a pool that is made once for many products."""
     local_s = gemm.flops / cluster.server.flops if cluster.server.flops > 0 else float("inf")
     whole = Block(SERVER, 0, gemm.m, 0, gemm.n, 0, gemm.batch)
@@ -177,15 +186,28 @@ def _impossible(pool: Pool, gemm: Gemm) -> str:
     return f"the devices' memory is so small that it would take more than {MOST_BLOCKS:,} blocks"
 
 
-def area_bound_s(cluster: Cluster, gemm: Gemm, *, devices: Sequence[str] | None = None,
-                 rates: Mapping[str, Rates] | None = None, chunks: float = 1) -> float:
+def area_bound_s(
+    cluster: Cluster,
+    gemm: Gemm,
+    *,
+    devices: Sequence[str] | None = None,
+    rates: Mapping[str, Rates] | None = None,
+    chunks: float = 1,
+) -> float:
     """The area lower bound of a product's makespan over devices [s], see Pool.area_bound_s."""
     return Pool(cluster, devices, rates, chunks).area_bound_s(*gemm.shape)
 
 
-def replan(cluster: Cluster, gemm: Gemm, unfinished: Sequence[Block], devices: Sequence[str],
-           rates: Mapping[str, Rates] | None = None, *, chunks: float = 1,
-           resident_bytes: int | None = None) -> tuple[Block, ...]:
+def replan(
+    cluster: Cluster,
+    gemm: Gemm,
+    unfinished: Sequence[Block],
+    devices: Sequence[str],
+    rates: Mapping[str, Rates] | None = None,
+    *,
+    chunks: float = 1,
+    resident_bytes: int | None = None,
+) -> tuple[Block, ...]:
     """Blocks that cover exactly the unfinished ones, on these devices.
 
     Where none of them has the memory, or there are none, the blocks are the server's.
@@ -202,8 +224,18 @@ def replan(cluster: Cluster, gemm: Gemm, unfinished: Sequence[Block], devices: S
 
 def _blocks(pool: Pool, tiles: Tiles) -> tuple[Block, ...]:
     names = [pool.names[i] for i in tiles.device.tolist()]
-    return tuple(map(Block, names, tiles.row0.tolist(), tiles.row1.tolist(), tiles.col0.tolist(), tiles.col1.tolist(),
-                     tiles.batch0.tolist(), tiles.batch1.tolist()))
+    return tuple(
+        map(
+            Block,
+            names,
+            tiles.row0.tolist(),
+            tiles.row1.tolist(),
+            tiles.col0.tolist(),
+            tiles.col1.tolist(),
+            tiles.batch0.tolist(),
+            tiles.batch1.tolist(),
+        )
+    )
 
 
 def _plan_of(pool: Pool, gemm: Gemm, tiles: Tiles, cached: Cached | None, bound_s: float) -> GemmPlan:
@@ -224,8 +256,18 @@ def _plan_of(pool: Pool, gemm: Gemm, tiles: Tiles, cached: Cached | None, bound_
     out, back = sum(down), sum(up)
     seconds = max(float(parts["total"].max()), pool.server_s(out, back))
     strategy = _strategy(gemm, tiles)
-    return GemmPlan(gemm, _blocks(pool, tiles), False, f"{strategy} over {len(index)} of {len(pool)} devices", seconds,
-                    out, back, dict(zip([pool.names[i] for i in index.tolist()], shares)), bound_s, strategy)
+    return GemmPlan(
+        gemm,
+        _blocks(pool, tiles),
+        False,
+        f"{strategy} over {len(index)} of {len(pool)} devices",
+        seconds,
+        out,
+        back,
+        dict(zip([pool.names[i] for i in index.tolist()], shares)),
+        bound_s,
+        strategy,
+    )
 
 
 def _held(pool: Pool, tiles: Tiles, cached: Cached) -> np.ndarray:
@@ -262,7 +304,9 @@ def _with_cache(pool: Pool, gemm: Gemm, tiles: Tiles, cached: Cached) -> GemmPla
     """The quickest of: the plan without the cache, and strips that keep what devices hold."""
     found = [tiles]
     if gemm.batch == 1:
-        kept = (keep_columns(pool, gemm.m, gemm.k, gemm.n, gemm.element_bytes, cached.columns),
-                keep_rows(pool, gemm.m, gemm.k, gemm.n, gemm.element_bytes, cached.rows))
+        kept = (
+            keep_columns(pool, gemm.m, gemm.k, gemm.n, gemm.element_bytes, cached.columns),
+            keep_rows(pool, gemm.m, gemm.k, gemm.n, gemm.element_bytes, cached.rows),
+        )
         found += [t for t in kept if t is not None]
     return min((_plan_of(pool, gemm, t, cached, 0.0) for t in found), key=lambda plan: plan.makespan_s)

@@ -11,8 +11,9 @@ from runners.planning.gemm_pool import Pool
 from runners.planning.tiling import Tiles, joined
 
 
-def keep_columns(pool: Pool, m: int, k: int, n: int, element_bytes: int,
-                 held: Mapping[str, tuple[int, int]]) -> Tiles | None:
+def keep_columns(
+    pool: Pool, m: int, k: int, n: int, element_bytes: int, held: Mapping[str, tuple[int, int]]
+) -> Tiles | None:
     """Strips as the devices hold them, heights anew; None when what they hold is no tiling of the columns.
 
     In time T a device takes the rows h for which P (h + w - saved) + Q h w is at most T. Devices that hold nothing join
@@ -58,8 +59,9 @@ def keep_columns(pool: Pool, m: int, k: int, n: int, element_bytes: int,
     return joined(parts)
 
 
-def keep_rows(pool: Pool, m: int, k: int, n: int, element_bytes: int,
-              held: Mapping[str, tuple[int, int]]) -> Tiles | None:
+def keep_rows(
+    pool: Pool, m: int, k: int, n: int, element_bytes: int, held: Mapping[str, tuple[int, int]]
+) -> Tiles | None:
     """The same for rows of A."""
     tiles = keep_columns(pool, n, k, m, element_bytes, held)
     return None if tiles is None else tiles.turned()

@@ -130,8 +130,9 @@ def fair_rates(rates: np.ndarray, capacity: float) -> np.ndarray:
     return np.minimum(rates, levels[np.argmax(levels <= order)])
 
 
-def least_time(amount: Callable[[float], float], target: float, guess: float,
-               precision: float = 1e-6) -> tuple[float, float] | None:
+def least_time(
+    amount: Callable[[float], float], target: float, guess: float, precision: float = 1e-6
+) -> tuple[float, float] | None:
     """Times (too short, long enough), that close, between which a growing `amount` reaches the target.
 
     None when it never does; the first is 0 when 1e-18 s are long enough.

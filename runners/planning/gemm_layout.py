@@ -40,8 +40,9 @@ def quickest(pool: Pool, pieces: Sequence[Piece], k: int, element_bytes: int) ->
     return best[1] if best else None
 
 
-def parts_s(pool: Pool, tiles: Tiles, k: int, element_bytes: int,
-            saved: np.ndarray | int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def parts_s(
+    pool: Pool, tiles: Tiles, k: int, element_bytes: int, saved: np.ndarray | int = 0
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The devices that have tiles, and seconds of each: downlink, compute, uplink, delay, and total.
 
     saved: rows and columns of each tile that need not be sent.
@@ -113,12 +114,13 @@ def _selections(pool: Pool, pieces: Sequence[Piece], k: int, element_bytes: int)
         # Who is worth most, now that it is known what each gets of the shared links
         shared = pool.costs(k, element_bytes, order, level_of=order[:best])
         order = order[np.argsort(-shared.areas(times[best], rows, columns), kind="stable")]
-    for seconds in sorted(found)[:3 if len(pool) <= FEW else 1]:
+    for seconds in sorted(found)[: 3 if len(pool) <= FEW else 1]:
         yield found[seconds]
 
 
-def _shared_times(pool: Pool, pieces: Sequence[Piece], k: int, element_bytes: int,
-                  order: np.ndarray) -> dict[int, float]:
+def _shared_times(
+    pool: Pool, pieces: Sequence[Piece], k: int, element_bytes: int, order: np.ndarray
+) -> dict[int, float]:
     """Number of devices, the first in order -> least seconds when they share the links, for numbers around the best."""
     area = float(sum(p.area for p in pieces))
     rows, columns = max(p.rows for p in pieces), max(p.columns for p in pieces)
@@ -160,8 +162,15 @@ def _layouts(costs: BlockCosts, pieces: Sequence[Piece], start: float) -> Iterat
 
 
 def _placed(tiles: Tiles, piece: Piece) -> Tiles:
-    return Tiles(tiles.device, tiles.row0 + piece.row0, tiles.row1 + piece.row0, tiles.col0 + piece.col0,
-                 tiles.col1 + piece.col0, tiles.batch0 + piece.batch0, tiles.batch1 + piece.batch0)
+    return Tiles(
+        tiles.device,
+        tiles.row0 + piece.row0,
+        tiles.row1 + piece.row0,
+        tiles.col0 + piece.col0,
+        tiles.col1 + piece.col0,
+        tiles.batch0 + piece.batch0,
+        tiles.batch1 + piece.batch0,
+    )
 
 
 def _strips(costs: BlockCosts, piece: Piece, start: float, precision: float) -> Iterator[Tiles]:

@@ -30,8 +30,11 @@ def default_rates(cluster: Cluster) -> dict[str, Rates]:
     for device in cluster.devices:
         link = links[device.name]
         found[device.name] = Rates(
-            device.flops, link.uplink_bps, link.downlink_bps,
-            link.uplink_delay_s + server.downlink_delay_s, link.downlink_delay_s + server.uplink_delay_s,
+            device.flops,
+            link.uplink_bps,
+            link.downlink_bps,
+            link.uplink_delay_s + server.downlink_delay_s,
+            link.downlink_delay_s + server.uplink_delay_s,
         )
     return found
 
@@ -51,19 +54,32 @@ class Pool:
         KeyError: a device that is not in the cluster.
     """
 
-    def __init__(self, cluster: Cluster, devices: Sequence[str] | None = None,
-                 rates: Mapping[str, Rates] | None = None, chunks: float = 1, resident_bytes: int | None = None):
+    def __init__(
+        self,
+        cluster: Cluster,
+        devices: Sequence[str] | None = None,
+        rates: Mapping[str, Rates] | None = None,
+        chunks: float = 1,
+        resident_bytes: int | None = None,
+    ):
         known = {**default_rates(cluster), **(rates or {})}
         memory = {d.name: d.memory_bytes for d in cluster.devices}
         names = list(memory) if devices is None else list(dict.fromkeys(devices))
         for name in names:
             memory[name]  # KeyError: not of this cluster
-        usable = [n for n in names if memory[n] > 0
-                  and min(known[n].flops, known[n].uplink_bps, known[n].downlink_bps) > 0]
+        usable = [
+            n for n in names if memory[n] > 0 and min(known[n].flops, known[n].uplink_bps, known[n].downlink_bps) > 0
+        ]
         self.names, self.chunks, self._resident_bytes = usable, chunks, resident_bytes
-        self.flops, self.up, self.down, self.delay = (np.array([f(known[n]) for n in usable], float) for f in (
-            lambda r: r.flops, lambda r: r.uplink_bps, lambda r: r.downlink_bps,
-            lambda r: r.uplink_delay_s + r.downlink_delay_s))
+        self.flops, self.up, self.down, self.delay = (
+            np.array([f(known[n]) for n in usable], float)
+            for f in (
+                lambda r: r.flops,
+                lambda r: r.uplink_bps,
+                lambda r: r.downlink_bps,
+                lambda r: r.uplink_delay_s + r.downlink_delay_s,
+            )
+        )
         self.memory = np.array([memory[n] for n in usable], float)
         self.server_up, self.server_down = cluster.server.link.uplink_bps, cluster.server.link.downlink_bps
         number = {n: i for i, n in enumerate(usable)}
@@ -102,15 +118,18 @@ class Pool:
             return True
         return self.down[index].sum() > self.server_up or self.up[index].sum() > self.server_down
 
-    def costs(self, k: int, element_bytes: int, index: np.ndarray, *, alone: bool = False,
-              level_of: np.ndarray | None = None) -> BlockCosts:
+    def costs(
+        self, k: int, element_bytes: int, index: np.ndarray, *, alone: bool = False, level_of: np.ndarray | None = None
+    ) -> BlockCosts:
         """Costs of blocks of a product with inner dimension k, when those devices work at once.
 
         alone: as if nobody shared a link with them. level_of: each as if it were one of these instead.
         """
         if level_of is not None:
-            down, up = (np.minimum(rates[index], shared.max()) for rates, shared in zip(
-                (self.down, self.up), self.shared(level_of)))
+            down, up = (
+                np.minimum(rates[index], shared.max())
+                for rates, shared in zip((self.down, self.up), self.shared(level_of))
+            )
         else:
             down, up = (self.down[index], self.up[index]) if alone else self.shared(index)
         p_down = element_bytes * k * 8 / down  # seconds a row or a column
@@ -121,8 +140,12 @@ class Pool:
             other = max(1 / self.chunks, 1e-12)  # streamed: nearly nothing, so that no constraint is 0 / 0
             p = [p_down, other * p_down, other * p_down]
             q = [other * (q_work + q_up), q_work + other * q_up, q_up + other * q_work]
-        return BlockCosts(self.delay[index], np.stack([*p, np.full_like(down, k)]),
-                          np.stack([*q, np.ones_like(down)]), self.memory[index] / self.resident_bytes(element_bytes))
+        return BlockCosts(
+            self.delay[index],
+            np.stack([*p, np.full_like(down, k)]),
+            np.stack([*q, np.ones_like(down)]),
+            self.memory[index] / self.resident_bytes(element_bytes),
+        )
 
     def server_s(self, down_bytes: float, up_bytes: float) -> float:
         """Seconds that the server's link is busy at least."""
@@ -153,7 +176,7 @@ class Pool:
                 areas = -np.sort(-np.minimum(areas_in(seconds), area))
                 last = int(np.argmax(np.cumsum(areas) >= area * (1 - 1e-9)))
                 areas[last] = max(area - areas[:last].sum(), 0.0)
-                operands = _operands(areas[:last + 1], min(m, n)).sum()
+                operands = _operands(areas[: last + 1], min(m, n)).sum()
             return seconds / self.server_s(element_bytes * k * operands, 0.0)
 
         bound = max(start[0], self.server_s(0.0, element_bytes * area))

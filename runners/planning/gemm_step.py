@@ -50,9 +50,16 @@ class StepPlan:
         return sum(plan.server_in_bytes * count for plan, count in self.plans)
 
 
-def plan_step(cluster: Cluster, gemms: Sequence[Gemm], *, devices: Sequence[str] | None = None,
-              rates: Mapping[str, Rates] | None = None, server_local: bool = True, chunks: float = 1,
-              resident_bytes: int | None = None) -> StepPlan:
+def plan_step(
+    cluster: Cluster,
+    gemms: Sequence[Gemm],
+    *,
+    devices: Sequence[str] | None = None,
+    rates: Mapping[str, Rates] | None = None,
+    server_local: bool = True,
+    chunks: float = 1,
+    resident_bytes: int | None = None,
+) -> StepPlan:
     """Plan every product; see `plan_gemm` for the arguments. Raises InputError as it does."""
     pool = Pool(cluster, devices, rates, chunks, resident_bytes)
     by_shape: dict[tuple, GemmPlan] = {}
@@ -62,8 +69,14 @@ def plan_step(cluster: Cluster, gemms: Sequence[Gemm], *, devices: Sequence[str]
     return StepPlan(tuple(gemms), by_shape)
 
 
-def step_tables(cluster: Cluster, gemms: Sequence[Gemm], *, server_local: bool = True,
-                chunks: float = 1, resident_bytes: int | None = None) -> dict[str, Any]:
+def step_tables(
+    cluster: Cluster,
+    gemms: Sequence[Gemm],
+    *,
+    server_local: bool = True,
+    chunks: float = 1,
+    resident_bytes: int | None = None,
+) -> dict[str, Any]:
     """A step's plan for people, JSON-like: totals, and tables by product, by device and by number of devices."""
     settings = {"server_local": server_local, "chunks": chunks, "resident_bytes": resident_bytes}
     step = plan_step(cluster, gemms, **settings)
@@ -99,8 +112,9 @@ def product_table(step: StepPlan) -> list[dict[str, Any]]:
     return rows
 
 
-def device_table(cluster: Cluster, step: StepPlan, *, server_local: bool = True, chunks: float = 1,
-                 resident_bytes: int | None = None) -> list[dict[str, Any]]:
+def device_table(
+    cluster: Cluster, step: StepPlan, *, server_local: bool = True, chunks: float = 1, resident_bytes: int | None = None
+) -> list[dict[str, Any]]:
     """By device, in the cluster's order, over a whole step.
 
     memory_bytes: of its largest block. busy_s: from the first byte sent to it to the last one back, summed. binding:
@@ -119,8 +133,13 @@ def device_table(cluster: Cluster, step: StepPlan, *, server_local: bool = True,
                 continue
             memory = max(memory, share.memory_bytes)
             binding[share.binding] += count * share.time_s
-            total.update(blocks=count * blocks[plan.gemm.shape][device.name], down_bytes=count * share.down_bytes,
-                         up_bytes=count * share.up_bytes, flops=count * share.flops, busy_s=count * share.time_s)
+            total.update(
+                blocks=count * blocks[plan.gemm.shape][device.name],
+                down_bytes=count * share.down_bytes,
+                up_bytes=count * share.up_bytes,
+                flops=count * share.flops,
+                busy_s=count * share.time_s,
+            )
         rows.append({
             "device": device.name, "blocks": total["blocks"], "down_bytes": total["down_bytes"],
             "up_bytes": total["up_bytes"], "work_flops": float(total["flops"]), "memory_bytes": memory,
@@ -130,16 +149,19 @@ def device_table(cluster: Cluster, step: StepPlan, *, server_local: bool = True,
     return rows
 
 
-def _adds(cluster: Cluster, step: StepPlan, server_local: bool, chunks: float,
-          resident_bytes: int | None) -> dict[str, float]:
+def _adds(
+    cluster: Cluster, step: StepPlan, server_local: bool, chunks: float, resident_bytes: int | None
+) -> dict[str, float]:
     """Up to EXACT devices by planning without each; beyond, to first order, what the others need for its area."""
     used = {name for plan, _ in step.plans for name in plan.per_device}
     names = [d.name for d in cluster.devices]
     if 1 < len(names) <= EXACT:
         rest = {name: [n for n in names if n != name] for name in names if name in used}
         settings = {"server_local": server_local, "chunks": chunks, "resident_bytes": resident_bytes}
-        return {name: plan_step(cluster, step.gemms, devices=others, **settings).makespan_s - step.makespan_s
-                for name, others in rest.items()}
+        return {
+            name: plan_step(cluster, step.gemms, devices=others, **settings).makespan_s - step.makespan_s
+            for name, others in rest.items()
+        }
     pool = Pool(cluster, None, None, chunks, resident_bytes)
     adds = np.zeros(len(pool))
     for plan, count in step.plans:
@@ -157,8 +179,14 @@ def _adds(cluster: Cluster, step: StepPlan, server_local: bool, chunks: float,
     return dict(zip(pool.names, adds.tolist()))
 
 
-def growth_table(cluster: Cluster, gemms: Sequence[Gemm], *, server_local: bool = True, chunks: float = 1,
-                 resident_bytes: int | None = None) -> list[dict[str, Any]]:
+def growth_table(
+    cluster: Cluster,
+    gemms: Sequence[Gemm],
+    *,
+    server_local: bool = True,
+    chunks: float = 1,
+    resident_bytes: int | None = None,
+) -> list[dict[str, Any]]:
     """The same step over 1, 2, 4, … of the devices, evenly taken in the cluster's order, up to all."""
     names = [d.name for d in cluster.devices]
     counts = sorted({2**i for i in range(len(names).bit_length())} | {len(names)})
@@ -180,8 +208,11 @@ def growth_table(cluster: Cluster, gemms: Sequence[Gemm], *, server_local: bool 
 def growth_exponent(growth: Sequence[Mapping[str, Any]]) -> float | None:
     """x in: the server sends as (devices)^x, from 4 devices on, fitted where as much is sent out as ever; or None."""
     most = max(row["server_in_bytes"] for row in growth)
-    points = [(row["devices"], row["server_out_bytes"]) for row in growth
-              if most and row["server_in_bytes"] == most and row["devices"] >= 4]
+    points = [
+        (row["devices"], row["server_out_bytes"])
+        for row in growth
+        if most and row["server_in_bytes"] == most and row["devices"] >= 4
+    ]
     if len(points) < 2:
         return None
     x, y = np.log(np.array(points, float)).T

@@ -68,8 +68,9 @@ class Strips:
         matrix: which matrix each strip belongs to, in order; rows, columns: of the matrices.
     """
 
-    def __init__(self, costs: BlockCosts, groups: Sequence[np.ndarray], matrix: np.ndarray, rows: np.ndarray,
-                 columns: np.ndarray):
+    def __init__(
+        self, costs: BlockCosts, groups: Sequence[np.ndarray], matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray
+    ):
         self.members = np.concatenate(groups)
         lengths = np.array([len(g) for g in groups])
         self.firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
@@ -110,12 +111,18 @@ class Strips:
         heights = self.heights(np.maximum(widths, 1).astype(float), seconds).astype(int)
         column, parts, at = np.zeros(int(self.matrix[-1]) + 1, int), [], [*self.firsts, len(self.members)]
         for j in np.flatnonzero(widths):
-            tall = _cut(heights[at[j]:at[j + 1]], int(self.rows[j]))
+            tall = _cut(heights[at[j] : at[j + 1]], int(self.rows[j]))
             used, edges = np.flatnonzero(tall), np.concatenate([[0], np.cumsum(tall)])
             left, product = column[self.matrix[j]], self.matrix[j]
             column[product] += widths[j]
-            parts.append((self.members[at[j] + used], edges[used], edges[used + 1], *(
-                np.full(len(used), v) for v in (left, left + widths[j], product, product + 1))))
+            parts.append(
+                (
+                    self.members[at[j] + used],
+                    edges[used],
+                    edges[used + 1],
+                    *(np.full(len(used), v) for v in (left, left + widths[j], product, product + 1)),
+                )
+            )
         return Tiles(*(np.concatenate(v) for v in zip(*parts)))
 
 
@@ -134,8 +141,15 @@ def _cut(sizes: np.ndarray, total: int) -> np.ndarray:
     return sizes
 
 
-def lay_out(costs: BlockCosts, groups: Sequence[np.ndarray], matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray,
-            start_s: float, precision: float) -> Tiles | None:
+def lay_out(
+    costs: BlockCosts,
+    groups: Sequence[np.ndarray],
+    matrix: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    start_s: float,
+    precision: float,
+) -> Tiles | None:
     """The quickest layout with those strips, or None when memory forbids any.
 
     Args:

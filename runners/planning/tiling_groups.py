@@ -37,7 +37,7 @@ def by_area(areas: np.ndarray, rows: int) -> list[np.ndarray]:
         best[end] = costs[first[end]] + rows
     groups = []
     while count:
-        groups.append(order[first[count]:count])
+        groups.append(order[first[count] : count])
         count = first[count]
     return groups[::-1]
 
@@ -48,8 +48,7 @@ def _partitions(count: int) -> np.ndarray:
     found = [[]]
     for i in range(count):
         bit = 1 << i
-        found = [q for p in found for q in (
-            *([*p[:j], p[j] | bit, *p[j + 1:]] for j in range(len(p))), [*p, bit])]
+        found = [q for p in found for q in (*([*p[:j], p[j] | bit, *p[j + 1 :]] for j in range(len(p))), [*p, bit])]
     return np.array([p + [0] * (count - len(p)) for p in found])
 
 
@@ -82,7 +81,7 @@ class Chooser:
             return float(totals[best]), [mask - 1 for mask in ways[best] if mask and widths[mask - 1]]
         totals, first, at = [0.0], [0], 0
         for end in range(1, self.count + 1):
-            sums = np.array(totals) + widths[at:at + end]
+            sums = np.array(totals) + widths[at : at + end]
             first.append(int(sums.argmax()))
             totals.append(float(sums[first[-1]]))
             at += end
@@ -118,8 +117,9 @@ class Chooser:
         return [self.groups[i] for i in chosen]
 
 
-def strip_groups(costs: BlockCosts, rows: int, columns: int, start_s: float,
-                 precision: float) -> list[np.ndarray] | None:
+def strip_groups(
+    costs: BlockCosts, rows: int, columns: int, start_s: float, precision: float
+) -> list[np.ndarray] | None:
     """Strips for a matrix; start_s: a lower bound of the time. None when memory forbids any."""
     areas = costs.block_areas(start_s, rows, columns)
     if len(costs) > CONTIGUOUS:

@@ -62,9 +62,16 @@ class SingleRunner:
             message = await node.recv(ANY, DONE)
             done = message.meta
             loss = message.tensors[0]
-            node.record("step", step=done["step"], loss=float("nan") if loss.is_meta else float(loss),
-                        start=done["began"], end=done["ended"], samples=plan.training.batch,
-                        attempt=message.generation, devices=1)
+            node.record(
+                "step",
+                step=done["step"],
+                loss=float("nan") if loss.is_meta else float(loss),
+                start=done["began"],
+                end=done["ended"],
+                samples=plan.training.batch,
+                attempt=message.generation,
+                devices=1,
+            )
             if done["step"] + 1 == steps:
                 return
 
@@ -89,7 +96,8 @@ class SingleRunner:
         for step in range(training.steps):
             began, loss = node.now(), 0.0
             for index, (tokens, targets) in enumerate(batches.micro_batches(step)):
-                loss = loss + await node.compute(train, index, tokens, targets, flops=way.micro_batch_s * speed,
-                                                 label="forward and backward")
+                loss = loss + await node.compute(
+                    train, index, tokens, targets, flops=way.micro_batch_s * speed, label="forward and backward"
+                )
             await node.compute(stage.update, StateId(step + 1, 0), flops=way.update_s * speed, label="update")
             await node.send(SERVER, DONE, [loss], step=step, began=began, ended=node.now())

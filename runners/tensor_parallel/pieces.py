@@ -46,9 +46,7 @@ class Pieces:
     def __init__(self, model: ModelSpec):
         self.model = model
         whole = {"groups": model.key_heads, "columns": model.d_ff, "words": model.vocabulary}
-        self.counts = {
-            kind: n if kind == "groups" else min(n, MOST_PIECES) for kind, n in whole.items()
-        }
+        self.counts = {kind: n if kind == "groups" else min(n, MOST_PIECES) for kind, n in whole.items()}
         self.bounds = {kind: [n * i // self.counts[kind] for i in range(self.counts[kind] + 1)]
                        for kind, n in whole.items()}  # fmt: skip
         self._offsets, at = {}, 1

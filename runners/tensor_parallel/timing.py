@@ -23,13 +23,9 @@ def all_reduce_s(links: Sequence[Link], nbytes: float, algorithm: str, *, idle: 
     # each round, a member sends its links' worth of n - 1 segments, and receives as much; its own way is shared by
     # n - 1 connections
     segment = nbytes / n
-    slowest = max(
-        8 * (n - 1) * segment / min(link.uplink_bps, link.downlink_bps) for link in links
-    )
+    slowest = max(8 * (n - 1) * segment / min(link.uplink_bps, link.downlink_bps) for link in links)
     up, down = _two_largest([k.uplink_delay_s for k in links]), _two_largest([k.downlink_delay_s for k in links])
-    delay = max(
-        k.uplink_delay_s + (down[1] if k.downlink_delay_s == down[0] else down[0]) for k in links
-    )
+    delay = max(k.uplink_delay_s + (down[1] if k.downlink_delay_s == down[0] else down[0]) for k in links)
     opening = 0.0
     if idle:
         rtt = up[0] + down[0] + up[1] + down[1]

@@ -51,13 +51,19 @@ class LazyGroup(click.Group):
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             near = nearest(name, COMMANDS)
             raise click.UsageError(
-                f"no such command {name!r}" + (f"; did you mean {near!r}?" if near else "")
-                + f" (commands: {', '.join(COMMANDS)})", ctx)
+                f"no such command {name!r}"
+                + (f"; did you mean {near!r}?" if near else "")
+                + f" (commands: {', '.join(COMMANDS)})",
+                ctx,
+            )
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=LazyGroup, params=list(kernel.options),
-             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    params=list(kernel.options),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="testbed")
 def cli() -> None:
     """Train over emulated home broadband: real PyTorch workers in Mininet hosts, links shaped from traces.
@@ -74,8 +80,9 @@ def _need_folder() -> None:
     try:
         os.getcwd()
     except OSError as error:
-        raise InputError("the current folder", f"{error.strerror}: it was deleted or closed to you",
-                         hint="cd to another one") from None
+        raise InputError(
+            "the current folder", f"{error.strerror}: it was deleted or closed to you", hint="cd to another one"
+        ) from None
 
 
 def main(args: list[str] | None = None) -> None:

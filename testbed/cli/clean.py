@@ -36,11 +36,20 @@ def clean(ctx: click.Context, run_id: str | None, force: bool, as_json: bool) ->
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2))
     else:
-        counts = {"processes": report.processes, "namespaces": report.namespaces, "cgroups": report.cgroups,
-                  "paths": report.paths, "sysctls restored": report.sysctls, "mounts": report.mounts}
+        counts = {
+            "processes": report.processes,
+            "namespaces": report.namespaces,
+            "cgroups": report.cgroups,
+            "paths": report.paths,
+            "sysctls restored": report.sysctls,
+            "mounts": report.mounts,
+        }
         done = ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "nothing was left"
-        click.echo(f"{len(report.runs)} run{'s' * (len(report.runs) != 1)} cleaned: {done}" if report.runs
-                   else "nothing to clean")
+        click.echo(
+            f"{len(report.runs)} run{'s' * (len(report.runs) != 1)} cleaned: {done}"
+            if report.runs
+            else "nothing to clean"
+        )
         for run in report.skipped:
             click.echo(f"{run} is still alive; left alone (--force ends it)")
         for problem in report.problems:

@@ -12,17 +12,39 @@ from testbed.cli.options import OutputFile
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--format", "form", type=click.Choice(["table", "markdown", "json", "csv"]), default="table",
-              show_default=True, help="What to print.")
-@click.option("--html", "page", type=OutputFile(), metavar="FILE",
-              help="Also write a page with a figure for each metric; opens offline.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "markdown", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="What to print.",
+)
+@click.option(
+    "--html",
+    "page",
+    type=OutputFile(),
+    metavar="FILE",
+    help="Also write a page with a figure for each metric; opens offline.",
+)
 @click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True)
-@click.option("--interval", type=click.Choice(["t", "bootstrap"]), default="t", show_default=True,
-              help="How intervals are made: Student's t, or bootstrap.")
-@click.option("--carbon", type=click.FloatRange(0, 2000), default=480.0, show_default=True,
-              help="Grams of CO₂ a kWh of electricity (default: world average of 2023, Ember).")
-def compare(runs: tuple[str, ...], form: str, page: Path | None, confidence: float, interval: str,
-            carbon: float) -> None:
+@click.option(
+    "--interval",
+    type=click.Choice(["t", "bootstrap"]),
+    default="t",
+    show_default=True,
+    help="How intervals are made: Student's t, or bootstrap.",
+)
+@click.option(
+    "--carbon",
+    type=click.FloatRange(0, 2000),
+    default=480.0,
+    show_default=True,
+    help="Grams of CO₂ a kWh of electricity (default: world average of 2023, Ember).",
+)
+def compare(
+    runs: tuple[str, ...], form: str, page: Path | None, confidence: float, interval: str, carbon: float
+) -> None:
     """Compare runs, emulated or simulated: step time, tokens/s, traffic, recovery, idle time, energy.
 
     RUN is a run folder, a folder of runs, or a pattern. Runs of one experiment with the same settings are repeats: they

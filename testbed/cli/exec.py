@@ -15,19 +15,44 @@ from testbed.cli.options import experiment_argument, set_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[HOST] -- COMMAND...")
 @click.option("--all", "everywhere", is_flag=True, help="In every home, each with its RANK.")
 @click.option("--hosts", metavar="H1,H2", help="In these hosts, ranked in this order.")
-@click.option("--with", "background", multiple=True, metavar="HOST=COMMAND",
-              help="Start this beside it in HOST first, and end it afterwards. Repeatable.")
+@click.option(
+    "--with",
+    "background",
+    multiple=True,
+    metavar="HOST=COMMAND",
+    help="Start this beside it in HOST first, and end it afterwards. Repeatable.",
+)
 @set_option
-@click.option("--at", "at", default="0 s", show_default=True, metavar="TIME",
-              help="Emulated time at which the links start (own network only).")
+@click.option(
+    "--at",
+    "at",
+    default="0 s",
+    show_default=True,
+    metavar="TIME",
+    help="Emulated time at which the links start (own network only).",
+)
 @click.option("--hold", is_flag=True, help="Keep the links as they are at that time (own network only).")
 @click.option("--new", is_flag=True, help="A network of its own, even if one of this experiment is up.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-              help="End the program after this many real seconds.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End the program after this many real seconds.",
+)
 @click.pass_context
-def exec_command(ctx: click.Context, experiment: str, words: tuple[str, ...], everywhere: bool, hosts: str | None,
-                 background: tuple[str, ...], overrides: tuple[str, ...], at: str, hold: bool, new: bool,
-                 timeout: float | None) -> None:
+def exec_command(
+    ctx: click.Context,
+    experiment: str,
+    words: tuple[str, ...],
+    everywhere: bool,
+    hosts: str | None,
+    background: tuple[str, ...],
+    overrides: tuple[str, ...],
+    at: str,
+    hold: bool,
+    new: bool,
+    timeout: float | None,
+) -> None:
     """Run any program in one host, or in all homes, of EXPERIMENT's shaped network.
 
     EXPERIMENT is a file or name; when a run or shell of it is up (or a run folder or id of one is given), the program

@@ -11,11 +11,21 @@ KERNELS = ("host", "uml")
 _MEMORY = "--kernel-memory"
 
 options = (
-    click.Option(["--kernel"], type=click.Choice(KERNELS), default="host", show_default=True, expose_value=False,
-                 help="Which kernel the command runs on: this machine's, or user-mode-linux, which has netem, Open "
-                      "vSwitch and cgroup v2, and needs no root. Also after the command's name."),
-    click.Option([_MEMORY], metavar="SIZE", expose_value=False,
-                 help="Memory of user-mode-linux, e.g. 2GB; default half of what is free, at most 4 GiB."),
+    click.Option(
+        ["--kernel"],
+        type=click.Choice(KERNELS),
+        default="host",
+        show_default=True,
+        expose_value=False,
+        help="Which kernel the command runs on: this machine's, or user-mode-linux, which has netem, Open "
+        "vSwitch and cgroup v2, and needs no root. Also after the command's name.",
+    ),
+    click.Option(
+        [_MEMORY],
+        metavar="SIZE",
+        expose_value=False,
+        help="Memory of user-mode-linux, e.g. 2GB; default half of what is free, at most 4 GiB.",
+    ),
 )
 
 

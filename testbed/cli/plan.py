@@ -14,11 +14,17 @@ from testbed.cli.options import experiment_argument, json_option, seed_option, s
 @click.option("--runner", metavar="NAME", help="Plan with this runner instead of the experiment's own.")
 @set_option
 @seed_option
-@click.option("--rows", type=click.IntRange(1), default=40, show_default=True,
-              help="Print this many rows of a table at most; --json has all.")
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=40,
+    show_default=True,
+    help="Print this many rows of a table at most; --json has all.",
+)
 @json_option
-def plan(experiment: str, runner: str | None, overrides: tuple[str, ...], seed: int | None, rows: int,
-         as_json: bool) -> None:
+def plan(
+    experiment: str, runner: str | None, overrides: tuple[str, ...], seed: int | None, rows: int, as_json: bool
+) -> None:
     """Plan EXPERIMENT and say what the plan is worth: nothing is started, no root is needed.
 
     For cleave: which product goes where and why, its time, blocks and bytes; for each device its blocks, bytes, memory,

@@ -34,8 +34,10 @@ class RunView:
             self.step, self.loss = e["step"] + 1, e.get("loss")
             self.step_time_s = e["end"] - e["start"]
             loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
-            return (f"[{e['t']:7.1f} s] step {self.step}/{self.steps}  {loss}"
-                    f"{self.step_time_s:.2f} s  devices {sum(self.up.values())}/{len(self.devices)}")
+            return (
+                f"[{e['t']:7.1f} s] step {self.step}/{self.steps}  {loss}"
+                f"{self.step_time_s:.2f} s  devices {sum(self.up.values())}/{len(self.devices)}"
+            )
         if kind == "member" and node == "server":
             self.up[e["peer"]] = e["kind"] == "joined"
             if e["kind"] == "left":
@@ -45,8 +47,10 @@ class RunView:
             word = "leaves" if e["action"] == "leave" else "returns"
             return self._note(f"[{e['t']:7.1f} s] {node} {word} ({e['mode']})")
         if kind == "recovery":
-            return self._note(f"[{e['t']:7.1f} s] recovered from {e.get('peer')}: {e['kind']}, "
-                              f"{e['end'] - e['start']:.1f} s after detection")
+            return self._note(
+                f"[{e['t']:7.1f} s] recovered from {e.get('peer')}: {e['kind']}, "
+                f"{e['end'] - e['start']:.1f} s after detection"
+            )
         if kind == "plan":
             return self._note(f"[{e['t']:7.1f} s] new plan: {e.get('note') or ', '.join(e.get('devices', []))}")
         if kind == "link":
@@ -64,16 +68,26 @@ class RunView:
     def table(self) -> Table:
         """The devices, their links as set, and what crosses them now."""
         table = Table(box=None, padding=(0, 1))
-        for title, justify in (("device", "left"), ("", "left"), ("down set", "right"), ("now", "right"),
-                               ("up set", "right"), ("now", "right"), ("RTT", "right")):
+        for title, justify in (
+            ("device", "left"),
+            ("", "left"),
+            ("down set", "right"),
+            ("now", "right"),
+            ("up set", "right"),
+            ("now", "right"),
+            ("RTT", "right"),
+        ):
             table.add_column(title, justify=justify, style=None if justify == "left" else "cyan")
         shown = self.devices if len(self.devices) <= 16 else self.devices[:15]
         for name in shown:
             link, rate = self.links.get(name, {}), self.rates.get(name, {})
             table.add_row(
-                name, Text("up", "green") if self.up[name] else Text("away", "red"),
-                units.rate(link["down_bps"]) if link else "", units.rate(rate.get("down", 0)),
-                units.rate(link["up_bps"]) if link else "", units.rate(rate.get("up", 0)),
+                name,
+                Text("up", "green") if self.up[name] else Text("away", "red"),
+                units.rate(link["down_bps"]) if link else "",
+                units.rate(rate.get("down", 0)),
+                units.rate(link["up_bps"]) if link else "",
+                units.rate(rate.get("up", 0)),
                 units.duration(link["rtt_s"]) if link else "",
             )
         if len(shown) < len(self.devices):
@@ -110,8 +124,14 @@ class LiveProgress:
 
     def __init__(self, view: RunView, console: Console):
         self.view, self.console = view, console
-        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-                             TextColumn("{task.fields[numbers]}"), TimeElapsedColumn(), console=console)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            console=console,
+        )
         self._task = self._bar.add_task("training", total=view.steps, numbers="")
         self._stage = ""
         self._lock = threading.Lock()

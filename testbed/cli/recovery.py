@@ -15,14 +15,27 @@ from testbed.cli.options import OutputFolder, experiment_argument, json_option, 
 @experiment_argument
 @set_option
 @seed_option
-@click.option("--out", type=OutputFolder(), default=Path("runs"), show_default=True,
-              help="Where the run folders are made.")
-@click.option("--repeat", type=click.IntRange(1, 1000), default=5, show_default=True,
-              help="Pairs of runs a strategy, for 95 % intervals.")
+@click.option(
+    "--out", type=OutputFolder(), default=Path("runs"), show_default=True, help="Where the run folders are made."
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    help="Pairs of runs a strategy, for 95 % intervals.",
+)
 @json_option
 @click.pass_context
-def recovery(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: int | None, out: Path, repeat: int,
-             as_json: bool) -> None:
+def recovery(
+    ctx: click.Context,
+    experiment: str,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    out: Path,
+    repeat: int,
+    as_json: bool,
+) -> None:
     """What the loss of a device costs each strategy of EXPERIMENT's sweep.
 
     Runs each entry of the sweep with the experiment's departures and without, and prints a table (Markdown): the step
@@ -40,8 +53,10 @@ def recovery(ctx: click.Context, experiment: str, overrides: tuple[str, ...], se
     from testbed.report.recovery import markdown, row
 
     console = Console(stderr=True, highlight=False)
-    todo = [(p.name, prepare(p.disturbed, out, console.print), prepare(p.calm, out, console.print))
-            for p in pairs(load_experiment(experiment, overrides, seed=seed))]
+    todo = [
+        (p.name, prepare(p.disturbed, out, console.print), prepare(p.calm, out, console.print))
+        for p in pairs(load_experiment(experiment, overrides, seed=seed))
+    ]
     made: dict[int, list[tuple[Path, Path]]] = {i: [] for i in range(len(todo))}
     for number in range(repeat):  # strategies in turn, so that a change of the machine's load meets all alike
         for i, (name, *setups) in enumerate(todo):

@@ -13,8 +13,13 @@ from testbed.cli.options import json_option
 
 @click.command()
 @click.argument("run", metavar="RUN")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
-              help="Where the new run folder is made.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Where the new run folder is made.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what differs from then; start nothing.")
 @json_option
 @click.pass_context

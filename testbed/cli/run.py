@@ -20,19 +20,46 @@ if TYPE_CHECKING:
 @experiment_argument
 @set_option
 @seed_option
-@click.option("--tdf", metavar="FACTOR|auto", help="Time dilation: real seconds an emulated second takes. auto: the "
-                                                   "least that this machine is expected to carry.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
-              help="Where the run folder is made.")
-@click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True,
-              help="Run it this often, with the same seed, and give means with 95 % intervals.")
+@click.option(
+    "--tdf",
+    metavar="FACTOR|auto",
+    help="Time dilation: real seconds an emulated second takes. auto: the "
+    "least that this machine is expected to carry.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Where the run folder is made.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Run it this often, with the same seed, and give means with 95 % intervals.",
+)
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan and every command, start nothing.")
-@click.option("--keep", is_flag=True, help="Keep the shaped network up after training: the Mininet command line on a "
-                                           "terminal, elsewhere until Ctrl-C.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Keep the shaped network up after training: the Mininet command line on a terminal, elsewhere until Ctrl-C.",
+)
 @json_option
 @click.pass_context
-def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: int | None, tdf: str | None, out: Path,
-        repeat: int, dry_run: bool, keep: bool, as_json: bool) -> None:
+def run(
+    ctx: click.Context,
+    experiment: str,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    tdf: str | None,
+    out: Path,
+    repeat: int,
+    dry_run: bool,
+    keep: bool,
+    as_json: bool,
+) -> None:
     """Run EXPERIMENT (a YAML file, or the name of a ready-made one) and print its results and its verdict.
 
     An experiment with a `sweep:` is run once for each of its entries, and the runs are compared.
@@ -62,8 +89,16 @@ def run(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: i
     ctx.exit(execute_sweep(console, setups, loaded.data.get("sweep"), out, repeat=repeat, keep=keep, as_json=as_json))
 
 
-def execute_sweep(console: Console, setups: list[RunSetup], entries: list[dict] | None, out: Path, *, repeat: int = 1,
-                  keep: bool = False, as_json: bool = False) -> int:
+def execute_sweep(
+    console: Console,
+    setups: list[RunSetup],
+    entries: list[dict] | None,
+    out: Path,
+    *,
+    repeat: int = 1,
+    keep: bool = False,
+    as_json: bool = False,
+) -> int:
     """Run each of a sweep's setups (or the one there is without a sweep), then compare them. Returns the exit code."""
     from testbed.experiment.running import prepare
 
@@ -82,8 +117,9 @@ def execute_sweep(console: Console, setups: list[RunSetup], entries: list[dict] 
     return code
 
 
-def execute(console: Console, setup: RunSetup, out: Path, *, repeat: int = 1, keep: bool = False,
-            as_json: bool = False) -> tuple[list[Path], int]:
+def execute(
+    console: Console, setup: RunSetup, out: Path, *, repeat: int = 1, keep: bool = False, as_json: bool = False
+) -> tuple[list[Path], int]:
     """Run it with progress, print its summaries. Returns the run folders and the exit code."""
     from testbed.cli.progress import LiveProgress, PlainProgress, RunView
     from testbed.experiment.running import run_once

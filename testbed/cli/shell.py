@@ -12,8 +12,14 @@ from testbed.cli.options import experiment_argument, set_option
 @click.command()
 @experiment_argument
 @set_option
-@click.option("--at", "at", default="0 s", show_default=True, metavar="TIME",
-              help="Emulated time at which the links start, e.g. '30 s'.")
+@click.option(
+    "--at",
+    "at",
+    default="0 s",
+    show_default=True,
+    metavar="TIME",
+    help="Emulated time at which the links start, e.g. '30 s'.",
+)
 @click.option("--hold", is_flag=True, help="Keep the links as they are at that time, instead of replaying them.")
 def shell(experiment: str, overrides: tuple[str, ...], at: str, hold: bool) -> None:
     """Open Mininet's command line on EXPERIMENT's shaped network, its links following their traces.
@@ -37,8 +43,9 @@ def shell(experiment: str, overrides: tuple[str, ...], at: str, hold: bool) -> N
     setLogLevel("output")  # what commands print, without Mininet's own chatter
     lg.handlers[0].setStream(sys.stdout)  # Mininet prints it on standard error
     warnings: list[str] = []
-    with shaped_session(loaded, command="testbed " + " ".join(sys.argv[1:]), at_s=parse_time(at), hold=hold,
-                        warnings=warnings) as (_, shaped):
+    with shaped_session(
+        loaded, command="testbed " + " ".join(sys.argv[1:]), at_s=parse_time(at), hold=hold, warnings=warnings
+    ) as (_, shaped):
         for text in warnings:
             click.secho(f"warning: {text}", fg="yellow", err=True)
         CLI(shaped.network.net)

@@ -16,14 +16,24 @@ from testbed.cli.options import OutputFolder, experiment_argument, json_option, 
 @set_option
 @seed_option
 @click.option("--runner", metavar="NAME", help="Another training strategy than the experiment's.")
-@click.option("--tensors", type=click.Choice(["meta", "real"]), help="real: train as it is, for small models; "
-                                                                     "meta: shapes only.")
-@click.option("--out", type=OutputFolder(), default=Path("runs"), show_default=True,
-              help="Where the run folder is made.")
+@click.option(
+    "--tensors", type=click.Choice(["meta", "real"]), help="real: train as it is, for small models; meta: shapes only."
+)
+@click.option(
+    "--out", type=OutputFolder(), default=Path("runs"), show_default=True, help="Where the run folder is made."
+)
 @json_option
 @click.pass_context
-def simulate(ctx: click.Context, experiment: str, overrides: tuple[str, ...], seed: int | None, runner: str | None,
-             tensors: str | None, out: Path, as_json: bool) -> None:
+def simulate(
+    ctx: click.Context,
+    experiment: str,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    runner: str | None,
+    tensors: str | None,
+    out: Path,
+    as_json: bool,
+) -> None:
     """Simulate EXPERIMENT in virtual time: the same code, links, churn and reports, without processes or a network.
 
     Needs no root, no kernel features and little time; thousands of devices and models of billions of parameters fit.
@@ -40,8 +50,15 @@ def simulate(ctx: click.Context, experiment: str, overrides: tuple[str, ...], se
     from testbed.experiment.setup import run_setups
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
-    also = [item for item in ("engine=simulation", runner and f"training.runner={runner}",
-                              tensors and f"simulation.tensors={tensors}") if item]
+    also = [
+        item
+        for item in (
+            "engine=simulation",
+            runner and f"training.runner={runner}",
+            tensors and f"simulation.tensors={tensors}",
+        )
+        if item
+    ]
     loaded = load_experiment(experiment, (*overrides, *also), seed=seed)
     setups = run_setups(loaded, also)
     ctx.exit(execute_sweep(console, setups, loaded.data.get("sweep"), out, as_json=as_json))

@@ -146,12 +146,8 @@ def sample(traces, report, count, by, seed, out) -> None:
 
 @traces.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "--from", "start", type=Quantity("duration"), default="0s", show_default=True, help="Cut: first moment."
-)
-@click.option(
-    "--to", "stop", type=Quantity("duration"), default=None, help="Cut: last moment; default the end."
-)
+@click.option("--from", "start", type=Quantity("duration"), default="0s", show_default=True, help="Cut: first moment.")
+@click.option("--to", "stop", type=Quantity("duration"), default=None, help="Cut: last moment; default the end.")
 @out_option
 def splice(files, start, stop, out) -> None:
     """Cut a part out of each file, and join the parts in time. All files need the same homes.
@@ -194,12 +190,7 @@ def scale(traces, report, time, download, upload, rtt_factor, jitter, loss, out)
     """
     from testbed.traces.edit import scale as multiply
 
-    write(
-        multiply(
-            traces, time=time, download=download, upload=upload, rtt=rtt_factor, jitter=jitter, loss=loss
-        ),
-        out,
-    )
+    write(multiply(traces, time=time, download=download, upload=upload, rtt=rtt_factor, jitter=jitter, loss=loss), out)
     tell(report)
 
 

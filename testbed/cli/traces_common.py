@@ -67,8 +67,14 @@ class PlotFiles(click.ParamType):
         return files
 
 
-out_option = click.option("--out", type=OutputFile(), default="-", show_default=True, metavar="FILE",
-                          help="File to write; - for standard output.")
+out_option = click.option(
+    "--out",
+    type=OutputFile(),
+    default="-",
+    show_default=True,
+    metavar="FILE",
+    help="File to write; - for standard output.",
+)
 
 
 @contextmanager
@@ -85,9 +91,7 @@ def output(path: Path):
 
 
 _READING = (
-    click.option(
-        "--format", "format", metavar="NAME", help="Force a format; `testbed traces formats` lists them."
-    ),
+    click.option("--format", "format", metavar="NAME", help="Force a format; `testbed traces formats` lists them."),
     click.option("--strict", is_flag=True, help="Refuse what is otherwise repaired."),
     click.option(
         "--map",
@@ -130,18 +134,10 @@ _READING = (
         help="Upload as a share of the download, in files with one direction.",
     ),
     click.option(
-        "--rtt",
-        type=Quantity("duration"),
-        default="20ms",
-        show_default=True,
-        help="RTT in files that have none.",
+        "--rtt", type=Quantity("duration"), default="20ms", show_default=True, help="RTT in files that have none."
     ),
     click.option(
-        "--most",
-        type=click.IntRange(1),
-        default=10_000,
-        show_default=True,
-        help="Homes read of a population file.",
+        "--most", type=click.IntRange(1), default=10_000, show_default=True, help="Homes read of a population file."
     ),
 )
 
@@ -151,22 +147,7 @@ def reads_traces(command):
 
     @functools.wraps(command)
     def read_first(
-        files,
-        format,
-        strict,
-        columns,
-        every,
-        tz,
-        dates,
-        rule,
-        align,
-        name,
-        floor,
-        bin,
-        up_ratio,
-        rtt,
-        most,
-        **rest,
+        files, format, strict, columns, every, tz, dates, rule, align, name, floor, bin, up_ratio, rtt, most, **rest
     ):
         from testbed.traces.assemble import Defaults
         from testbed.traces.reading import read_traces

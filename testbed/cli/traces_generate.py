@@ -59,8 +59,7 @@ def generate_links_command(presets, homes, duration, step, start_hour, seed, out
     if not 0 < step <= duration:
         raise InputError(
             "--step",
-            f"{units.duration(step)}; expected more than 0 and at most the duration of "
-            f"{units.duration(duration)}",
+            f"{units.duration(step)}; expected more than 0 and at most the duration of {units.duration(duration)}",
         )
     counts: dict[str, int] = {}
     for text in presets:
@@ -71,16 +70,12 @@ def generate_links_command(presets, homes, duration, step, start_hour, seed, out
         for part, n in (mixed(count) if name == "mixed" else {name: count}).items():
             counts[part] = counts.get(part, 0) + n
     write(
-        generate_links(counts, seed=seed, duration_s=duration, step_s=step, start_hour=start_hour),
-        out,
-        readable=True,
+        generate_links(counts, seed=seed, duration_s=duration, step_s=step, start_hour=start_hour), out, readable=True
     )
 
 
 @generate.command("availability")
-@click.option(
-    "--preset", required=True, metavar="NAME", help="evening, overnight-idle, office, flaky or two-leave."
-)
+@click.option("--preset", required=True, metavar="NAME", help="evening, overnight-idle, office, flaky or two-leave.")
 @click.option("--devices", type=click.IntRange(1), default=12, show_default=True)
 @click.option("--days", type=click.IntRange(1, 3660), default=1, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True)

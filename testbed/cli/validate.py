@@ -14,19 +14,41 @@ from testbed.cli.options import OutputFolder, json_option, seed_option, set_opti
 @click.argument("experiments", nargs=-1, required=True, metavar="EXPERIMENT...")
 @set_option
 @seed_option
-@click.option("--repeat", type=click.IntRange(1, 100), default=2, show_default=True,
-              help="Emulated runs of each experiment. The simulation gives the same each time, and runs once.")
-@click.option("--output", "out", type=OutputFolder(), default=Path("validation"),
-              show_default=True, help="Where the results go.")
-@click.option("--runs", type=OutputFolder(), default=Path("runs/validation"),
-              show_default=True, help="Where the run folders go.")
-@click.option("--tdf", metavar="FACTOR|auto", default="auto", show_default=True,
-              help="Time dilation of the emulation. auto: the least that this machine is expected to carry.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 100),
+    default=2,
+    show_default=True,
+    help="Emulated runs of each experiment. The simulation gives the same each time, and runs once.",
+)
+@click.option(
+    "--output", "out", type=OutputFolder(), default=Path("validation"), show_default=True, help="Where the results go."
+)
+@click.option(
+    "--runs", type=OutputFolder(), default=Path("runs/validation"), show_default=True, help="Where the run folders go."
+)
+@click.option(
+    "--tdf",
+    metavar="FACTOR|auto",
+    default="auto",
+    show_default=True,
+    help="Time dilation of the emulation. auto: the least that this machine is expected to carry.",
+)
 @click.option("--check", is_flag=True, help="Exit with 1 when the errors are larger than what is asked for.")
 @json_option
 @click.pass_context
-def validate(ctx: click.Context, experiments: tuple[str, ...], overrides: tuple[str, ...], seed: int | None,
-             repeat: int, out: Path, runs: Path, tdf: str, check: bool, as_json: bool) -> None:
+def validate(
+    ctx: click.Context,
+    experiments: tuple[str, ...],
+    overrides: tuple[str, ...],
+    seed: int | None,
+    repeat: int,
+    out: Path,
+    runs: Path,
+    tdf: str,
+    check: bool,
+    as_json: bool,
+) -> None:
     """Run EXPERIMENTs in both engines; report the simulation's errors in step time, traffic and recovery.
 
     Writes validation.md, .csv, .json and a scatter plot (.png, .svg). Asked for, over the experiments whose

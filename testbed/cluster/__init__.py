@@ -4,5 +4,13 @@ from testbed.cluster.model import Cluster, Device, Link, LinkState, SharedLink, 
 from testbed.cluster.specs import ModelSpec, OptimizerSpec, TrainingSpec
 
 __all__ = [
-    "Cluster", "Device", "Link", "LinkState", "ModelSpec", "OptimizerSpec", "SharedLink", "Topology", "TrainingSpec",
+    "Cluster",
+    "Device",
+    "Link",
+    "LinkState",
+    "ModelSpec",
+    "OptimizerSpec",
+    "SharedLink",
+    "Topology",
+    "TrainingSpec",
 ]

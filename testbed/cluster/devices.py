@@ -37,7 +37,8 @@ def load_profiles(path: str | Path = SHIPPED) -> dict[str, DeviceProfile]:
     """
     profiles: dict[str, DeviceProfile] = {}
     for where, name, entry in named_entries(
-            path, "device profiles", "expected profiles by name, such as 'laptop: {speed: …, memory: …}'"):
+        path, "device profiles", "expected profiles by name, such as 'laptop: {speed: …, memory: …}'"
+    ):
         if name in profiles:
             raise InputError(where, "a profile of this name exists already")
         profiles[name] = _profile(where, name, entry)
@@ -68,8 +69,11 @@ def _profile(where: str, name: str, entry: object) -> DeviceProfile:
     for key in entry:
         if key not in _KEYS:
             near = nearest(key, _KEYS)
-            raise InputError(where, f"unknown key {key!r}; expected {', '.join(_KEYS)}",
-                             hint=f"did you mean {near!r}?" if near else None)
+            raise InputError(
+                where,
+                f"unknown key {key!r}; expected {', '.join(_KEYS)}",
+                hint=f"did you mean {near!r}?" if near else None,
+            )
     values = {}
     for key, kind in (("speed", "speed"), ("memory", "size")):
         if key not in entry:
@@ -83,5 +87,10 @@ def _profile(where: str, name: str, entry: object) -> DeviceProfile:
     power = entry.get("power")
     if power is not None and (type(power) not in (int, float) or not power > 0):
         raise InputError(f"{where}.power", f"{power!r}; expected watts as a number above 0")
-    return DeviceProfile(name, values["speed"], int(values["memory"]),
-                         None if power is None else float(power), str(entry.get("source", "")))
+    return DeviceProfile(
+        name,
+        values["speed"],
+        int(values["memory"]),
+        None if power is None else float(power),
+        str(entry.get("source", "")),
+    )

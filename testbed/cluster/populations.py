@@ -75,16 +75,22 @@ def _part(where: str, entry: Any) -> Part:
         raise InputError(f"{where}.speed_gflops", f"{speeds!r}; expected level: GFLOP/s")
     for level, value in sorted(speeds.items()):
         if type(level) is not float or not 0 < level < 1 or type(value) not in (int, float) or not value > 0:
-            raise InputError(f"{where}.speed_gflops",
-                             f"{level!r}: {value!r}; expected levels between 0 and 1, and GFLOP/s")
+            raise InputError(
+                f"{where}.speed_gflops", f"{level!r}: {value!r}; expected levels between 0 and 1, and GFLOP/s"
+            )
         quantiles.append((level, value * 1e9))
     if [v for _, v in quantiles] != sorted(v for _, v in quantiles):
         raise InputError(f"{where}.speed_gflops", "speeds that fall as levels rise; expected quantiles")
     return Part(str(entry["kind"]), float(share), tuple(map(str, profiles)), tuple(quantiles))
 
 
-def draw(population: DevicePopulation, count: int, seed: int, profiles: Mapping[str, DeviceProfile],
-         where: str = "devices.population") -> list[DeviceProfile]:
+def draw(
+    population: DevicePopulation,
+    count: int,
+    seed: int,
+    profiles: Mapping[str, DeviceProfile],
+    where: str = "devices.population",
+) -> list[DeviceProfile]:
     """`count` devices of a population; the same arguments give the same devices on every machine.
 
     Stratified: kinds, and the profiles of a kind, come as close to their shares as whole numbers can, and speeds

@@ -23,24 +23,39 @@ from testbed.cluster.specs import ModelSpec
 from testbed.errors import InputError, unknown
 
 _OPT = {  # layers, d_model, heads
-    "125m": (12, 768, 12), "350m": (24, 1024, 16), "1.3b": (24, 2048, 32), "2.7b": (32, 2560, 32),
-    "6.7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56), "66b": (64, 9216, 72),
+    "125m": (12, 768, 12),
+    "350m": (24, 1024, 16),
+    "1.3b": (24, 2048, 32),
+    "2.7b": (32, 2560, 32),
+    "6.7b": (32, 4096, 32),
+    "13b": (40, 5120, 40),
+    "30b": (48, 7168, 56),
+    "66b": (64, 9216, 72),
     "175b": (96, 12288, 96),
 }
 _GPT3 = {
-    "125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 16), "1.3b": (24, 2048, 16),
-    "2.7b": (32, 2560, 32), "6.7b": (32, 4096, 32), "13b": (40, 5120, 40), "175b": (96, 12288, 96),
+    "125m": (12, 768, 12),
+    "350m": (24, 1024, 16),
+    "760m": (24, 1536, 16),
+    "1.3b": (24, 2048, 16),
+    "2.7b": (32, 2560, 32),
+    "6.7b": (32, 4096, 32),
+    "13b": (40, 5120, 40),
+    "175b": (96, 12288, 96),
 }
 _LLAMA2 = {  # layers, d_model, heads, kv_heads, d_ff
-    "7b": (32, 4096, 32, 32, 11008), "13b": (40, 5120, 40, 40, 13824), "70b": (80, 8192, 64, 8, 28672),
+    "7b": (32, 4096, 32, 32, 11008),
+    "13b": (40, 5120, 40, 40, 13824),
+    "70b": (80, 8192, 64, 8, 28672),
 }
 DEFAULT_SEQUENCE = 1024  # tokens a sample, where the experiment does not say
 
 
 def _classic(name: str, family: str, shape: tuple[int, int, int], vocabulary: int) -> ModelSpec:
     layers, d, heads = shape
-    return ModelSpec(name, layers, d, heads, 4 * d, DEFAULT_SEQUENCE, vocabulary, family, positions=2048,
-                     tied_head=True)
+    return ModelSpec(
+        name, layers, d, heads, 4 * d, DEFAULT_SEQUENCE, vocabulary, family, positions=2048, tied_head=True
+    )
 
 
 def _llama(name: str, shape: tuple[int, int, int, int, int]) -> ModelSpec:
@@ -67,6 +82,7 @@ def published(name: str, *, sequence: int | None = None, where: str = "model.nam
     if sequence is None:
         return spec
     if not 1 <= sequence <= spec.positions:
-        raise InputError(where.replace("name", "sequence"),
-                         f"{sequence} tokens; {spec.name} has a context of {spec.positions}")
+        raise InputError(
+            where.replace("name", "sequence"), f"{sequence} tokens; {spec.name} has a context of {spec.positions}"
+        )
     return replace(spec, sequence=sequence)

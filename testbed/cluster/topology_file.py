@@ -175,13 +175,15 @@ def _neighbourhoods(place: _Place, homes: tuple[str, ...]) -> tuple[SharedLink, 
             raise keys["name"].error("a name that no home and no other neighbourhood has")
         members = _members(keys["homes"], homes, taken)
         taken.update(dict.fromkeys(members, name))
-        links.append(SharedLink(
-            name=name,
-            members=members,
-            uplink_bps=keys["uplink"].quantity("rate", positive=True),
-            downlink_bps=keys["downlink"].quantity("rate", positive=True),
-            delay_s=keys["delay"].quantity("duration", positive=False) if "delay" in keys else 0.0,
-        ))
+        links.append(
+            SharedLink(
+                name=name,
+                members=members,
+                uplink_bps=keys["uplink"].quantity("rate", positive=True),
+                downlink_bps=keys["downlink"].quantity("rate", positive=True),
+                delay_s=keys["delay"].quantity("duration", positive=False) if "delay" in keys else 0.0,
+            )
+        )
     if not links:
         raise InputError(place.where, "no neighbourhood; expected one at least with kind: two-level")
     return tuple(links)

@@ -33,8 +33,12 @@ def run(program: str, lines: Sequence[str], netns: str | None = None) -> None:
         return
     argv = [program, "-batch", "-"]
     done = subprocess.run(
-        argv_in(netns, argv) if netns else argv, input="\n".join(lines) + "\n",
-        capture_output=True, text=True, check=False, start_new_session=True,  # a Ctrl-C is for the caller
+        argv_in(netns, argv) if netns else argv,
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,  # a Ctrl-C is for the caller
     )
     if done.returncode:
         match = _FAILED.search(done.stderr)
@@ -57,8 +61,11 @@ class Batch:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 argv_in(self._netns, [self.program, "-force", "-batch", "-"]),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                text=True, start_new_session=True,  # a Ctrl-C on the terminal is for its owner alone
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,  # a Ctrl-C on the terminal is for its owner alone
             )
             self._lines_sent = 0
         return self._process.pid
@@ -73,7 +80,7 @@ class Batch:
         with self._lock:
             self.start()
             for start in range(0, len(lines), self._CHUNK):
-                failed += self._chunk(lines[start:start + self._CHUNK])
+                failed += self._chunk(lines[start : start + self._CHUNK])
         if failed:
             raise _failure(self.program, *failed[0])
 

@@ -95,8 +95,9 @@ def _train_block(s: WorkShape) -> float:
 
     torch.set_num_threads(1)
     d, f = s.d_model, s.d_ff
-    parts = nn.ModuleList([nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d), nn.LayerNorm(d), nn.Linear(d, f),
-                           nn.Linear(f, d)])
+    parts = nn.ModuleList(
+        [nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d), nn.LayerNorm(d), nn.Linear(d, f), nn.Linear(f, d)]
+    )
     norm1, qkv, out, norm2, up, down = parts
     x = torch.randn(s.samples, s.sequence, d, requires_grad=True)
 
@@ -133,8 +134,9 @@ def packet_cost(caps: Capabilities, delay_backend: str, seconds: float = TRAFFIC
     server = Link(1e9, 1e9, 0.001, 0.001)
     link = LinkState(TRAFFIC_BPS, TRAFFIC_BPS, 0.01)
     try:
-        with ShapedNetwork(state, Topology(("h1",), server), {"h1": [(0.0, link)]}, caps=caps,
-                           delay_backend=delay_backend) as shaped:
+        with ShapedNetwork(
+            state, Topology(("h1",), server), {"h1": [(0.0, link)]}, caps=caps, delay_backend=delay_backend
+        ) as shaped:
             hosts = shaped.network.hosts
             spec = FlowSpec("h1", hosts[SERVER].netns_path, hosts["h1"].netns_path, hosts["h1"].ip, TRAFFIC_BPS)
             idle = _busy_s(lambda: time.sleep(0.3)) / 0.3  # core-seconds a second that go to others

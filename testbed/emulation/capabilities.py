@@ -19,8 +19,22 @@ from testbed.processes import in_user_mode_linux, machine_memory
 from testbed.units import size
 
 _KERNEL_FIELDS = (
-    "network_namespaces", "mount_namespaces", "pid_namespaces", "veth", "bridge", "htb", "bfifo", "fq_codel", "cake",
-    "clsact", "u32", "mirred", "nfqueue", "ifb", "netem", "netem_seed",
+    "network_namespaces",
+    "mount_namespaces",
+    "pid_namespaces",
+    "veth",
+    "bridge",
+    "htb",
+    "bfifo",
+    "fq_codel",
+    "cake",
+    "clsact",
+    "u32",
+    "mirred",
+    "nfqueue",
+    "ifb",
+    "netem",
+    "netem_seed",
 )
 _NO_ROOT = Found(False, "not tried: needs root")
 
@@ -79,10 +93,13 @@ _KERNEL = "; or in a kernel of its own: testbed --kernel uml …, or vagrant up"
 _ROWS: dict[str, tuple[str, str, bool, str]] = {
     "root": ("root", "emulation", True, "sudo testbed …" + _KERNEL),
     "network_namespaces": ("network namespaces", "hosts", True, "a kernel with CONFIG_NET_NS" + _KERNEL),
-    "mount_namespaces": ("mount namespaces", "a hosts file for each host", True,
-                         "a kernel and container that allow unshare" + _KERNEL),
-    "pid_namespaces": ("PID namespaces", "programs kept apart (optional)", False,
-                       "a kernel with CONFIG_PID_NS"),
+    "mount_namespaces": (
+        "mount namespaces",
+        "a hosts file for each host",
+        True,
+        "a kernel and container that allow unshare" + _KERNEL,
+    ),
+    "pid_namespaces": ("PID namespaces", "programs kept apart (optional)", False, "a kernel with CONFIG_PID_NS"),
     "iproute2": ("iproute2", "hosts, links and shaping", True, "apt install iproute2"),
     "veth": ("veth", "links", True, "modprobe veth" + _KERNEL),
     "bridge": ("Linux bridge", "switch: bridge", True, "modprobe bridge" + _KERNEL),
@@ -93,20 +110,40 @@ _ROWS: dict[str, tuple[str, str, bool, str]] = {
     "clsact": ("clsact", "uplink and downlink steering", True, "modprobe sch_ingress" + _KERNEL),
     "u32": ("u32 classifier", "uplink and downlink steering", True, "modprobe cls_u32" + _KERNEL),
     "mirred": ("mirred action", "uplink and downlink steering", True, "modprobe act_mirred" + _KERNEL),
-    "nfqueue": ("NFQUEUE", "delay backend nfqueue", False,
-                "modprobe -a nfnetlink_queue xt_NFQUEUE nft_compat" + _KERNEL),
+    "nfqueue": (
+        "NFQUEUE",
+        "delay backend nfqueue",
+        False,
+        "modprobe -a nfnetlink_queue xt_NFQUEUE nft_compat" + _KERNEL,
+    ),
     "ifb": ("ifb", "delay backend netem", False, "modprobe ifb numifbs=0" + _KERNEL),
-    "netem": ("netem", "delay backend netem", False,
-              "modprobe sch_netem (Ubuntu: apt install linux-modules-extra-$(uname -r))" + _KERNEL),
-    "netem_seed": ("netem seed", "random loss that repeats, with netem", False,
-                   "Linux 6.7 and iproute2 6.6 or newer; or network.delay_backend: nfqueue, always seeded"),
+    "netem": (
+        "netem",
+        "delay backend netem",
+        False,
+        "modprobe sch_netem (Ubuntu: apt install linux-modules-extra-$(uname -r))" + _KERNEL,
+    ),
+    "netem_seed": (
+        "netem seed",
+        "random loss that repeats, with netem",
+        False,
+        "Linux 6.7 and iproute2 6.6 or newer; or network.delay_backend: nfqueue, always seeded",
+    ),
     "openvswitch": ("Open vSwitch", "switch: ovs (optional)", False, "apt install openvswitch-switch"),
-    "memory_cgroup": ("memory cgroup", "devices' memory limits", False,
-                      "mount a cgroup file system with the memory controller" + _KERNEL),
+    "memory_cgroup": (
+        "memory cgroup",
+        "devices' memory limits",
+        False,
+        "mount a cgroup file system with the memory controller" + _KERNEL,
+    ),
     "mininet": ("Mininet", "testbed shell, and topologies as Mininet objects", True, "apt install mininet"),
     "torch": ("PyTorch", "training", True, "make setup"),
-    "uml": ("user-mode-linux", "--kernel uml: a second kernel with all of this, without root (optional)", False,
-            "apt install user-mode-linux"),
+    "uml": (
+        "user-mode-linux",
+        "--kernel uml: a second kernel with all of this, without root (optional)",
+        False,
+        "apt install user-mode-linux",
+    ),
 }
 
 
@@ -118,11 +155,17 @@ def _iproute2() -> tuple[Found, str]:
 
 
 def _openvswitch(kernel: Found) -> Found:
-    missing = [name for name in ("ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl", "ovsdb-tool")
-               if not shutil.which(name)]
+    missing = [
+        name
+        for name in ("ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl", "ovsdb-tool")
+        if not shutil.which(name)
+    ]
     if missing:
-        return Found(False, f"no {missing[0]}", "" if kernel.available else (
-            "apt install openvswitch-switch, and a kernel with openvswitch" + _KERNEL))
+        return Found(
+            False,
+            f"no {missing[0]}",
+            "" if kernel.available else ("apt install openvswitch-switch, and a kernel with openvswitch" + _KERNEL),
+        )
     if not kernel.available:
         return replace(kernel, remedy="modprobe openvswitch" + _KERNEL)
     return Found(True, kernel_probes.output("ovs-vswitchd", "--version").partition("\n")[0])
@@ -181,21 +224,32 @@ def probe() -> Capabilities:
     torch, torch_version = _torch()
     memory_bytes, available_memory_bytes = machine_memory()
     found = Capabilities(
-        root=root, iproute2=iproute2, iproute2_version=iproute2_version,
+        root=root,
+        iproute2=iproute2,
+        iproute2_version=iproute2_version,
         openvswitch=_openvswitch(kernel("openvswitch_kernel")),
-        memory_cgroup=memory_cgroup, cgroup_version=cgroup_version,
-        mininet=_mininet(), torch=torch, torch_version=torch_version,
+        memory_cgroup=memory_cgroup,
+        cgroup_version=cgroup_version,
+        mininet=_mininet(),
+        torch=torch,
+        torch_version=torch_version,
         uml=_uml(),
         congestion_controls=kernel_probes.congestion_controls(),
-        kernel=platform.release(), python=platform.python_version(),
+        kernel=platform.release(),
+        python=platform.python_version(),
         cores=len(os.sched_getaffinity(0)),
-        memory_bytes=memory_bytes, available_memory_bytes=available_memory_bytes,
+        memory_bytes=memory_bytes,
+        available_memory_bytes=available_memory_bytes,
         **{name: kernel(name) for name in _KERNEL_FIELDS},
     )
-    return replace(found, **{
-        field: replace(value, remedy=value.remedy or _ROWS[field][3])
-        for field in _ROWS if not (value := getattr(found, field)).available
-    })
+    return replace(
+        found,
+        **{
+            field: replace(value, remedy=value.remedy or _ROWS[field][3])
+            for field in _ROWS
+            if not (value := getattr(found, field)).available
+        },
+    )
 
 
 def rows(caps: Capabilities) -> list[Row]:
@@ -208,15 +262,26 @@ def rows(caps: Capabilities) -> list[Row]:
     cubic = "cubic" in caps.congestion_controls
     controls = " ".join(caps.congestion_controls) or "unknown"
     return listed + [
-        Row("cgroup version", caps.cgroup_version > 0, version, "devices' memory limits",
-            _ROWS["memory_cgroup"][3] if not caps.cgroup_version else ""),
-        Row("congestion controls", cubic, controls, "network.congestion_control",
-            "" if cubic else "modprobe tcp_cubic"),
+        Row(
+            "cgroup version",
+            caps.cgroup_version > 0,
+            version,
+            "devices' memory limits",
+            _ROWS["memory_cgroup"][3] if not caps.cgroup_version else "",
+        ),
+        Row(
+            "congestion controls", cubic, controls, "network.congestion_control", "" if cubic else "modprobe tcp_cubic"
+        ),
         Row("kernel", True, caps.kernel, "everything", ""),
         Row("Python", True, caps.python, "everything", ""),
         Row("cores", True, str(caps.cores), "devices' computing", ""),
-        Row("memory", True, f"{size(caps.available_memory_bytes)} of {size(caps.memory_bytes)} available",
-            "devices' memory", ""),
+        Row(
+            "memory",
+            True,
+            f"{size(caps.available_memory_bytes)} of {size(caps.memory_bytes)} available",
+            "devices' memory",
+            "",
+        ),
     ]
 
 
@@ -224,11 +289,16 @@ def can_run(caps: Capabilities) -> tuple[bool, list[str]]:
     """Can any experiment be emulated here? If not: each reason, with its remedy."""
     if not caps.root.available:  # nothing else could be tried
         return False, [f"root: {caps.root.how} ({caps.root.remedy})"]
-    reasons = [f"{name}: {found.how} ({found.remedy})" for field, (name, _, needed, _) in _ROWS.items()
-               if needed and not (found := getattr(caps, field)).available]
+    reasons = [
+        f"{name}: {found.how} ({found.remedy})"
+        for field, (name, _, needed, _) in _ROWS.items()
+        if needed and not (found := getattr(caps, field)).available
+    ]
     if not (caps.nfqueue.available or _netem_works(caps)):
-        reasons.append(f"no delay backend: NFQUEUE: {caps.nfqueue.how}; netem: {caps.netem.how} "
-                       f"({caps.netem.remedy or caps.ifb.remedy})")
+        reasons.append(
+            f"no delay backend: NFQUEUE: {caps.nfqueue.how}; netem: {caps.netem.how} "
+            f"({caps.netem.remedy or caps.ifb.remedy})"
+        )
     return not reasons, reasons
 
 
@@ -247,8 +317,9 @@ def choose_delay_backend(caps: Capabilities, asked: str = "auto") -> str:
         for name, fine in works.items():
             if fine:
                 return name
-        raise CapabilityError("this kernel has neither netem nor NFQUEUE, so nothing can delay packets",
-                              hint=caps.netem.remedy)
+        raise CapabilityError(
+            "this kernel has neither netem nor NFQUEUE, so nothing can delay packets", hint=caps.netem.remedy
+        )
     if asked not in works:
         raise unknown("network.delay_backend", "delay backend", asked, ("auto", *works))
     if not works[asked]:
@@ -263,8 +334,10 @@ def require_queue(caps: Capabilities, queue: str) -> None:
     """Raises CapabilityError when this kernel has no such router queue ('fifo', 'fq_codel' or 'cake')."""
     lacking = caps.bfifo if queue == "fifo" else getattr(caps, queue)
     if not lacking.available:
-        raise CapabilityError(f"links.queue {queue!r} doesn't work here: {lacking.how}",
-                              hint=f"use --set links.queue=fifo, or: {lacking.remedy}")
+        raise CapabilityError(
+            f"links.queue {queue!r} doesn't work here: {lacking.how}",
+            hint=f"use --set links.queue=fifo, or: {lacking.remedy}",
+        )
 
 
 def require_switch(caps: Capabilities, switch: str) -> None:

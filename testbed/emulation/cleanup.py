@@ -79,8 +79,11 @@ def clean(run_id: str | None = None, *, force: bool = False) -> CleanReport:
         chosen = [run for run in every if run.run_id == run_id]
         if not chosen:
             ids = [run.run_id for run in every]
-            raise unknown("run id", "run", run_id, ids) if ids else InputError(
-                "run id", f"no run {run_id!r}; there is none to clean")
+            raise (
+                unknown("run id", "run", run_id, ids)
+                if ids
+                else InputError("run id", f"no run {run_id!r}; there is none to clean")
+            )
         every = chosen
     for run in every:
         if is_running(run.owner):
@@ -193,9 +196,7 @@ def _kill(pids: set[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _end_processes(
-    report: CleanReport, recorded: set[int], netns: Sequence[str], cgroups: Sequence[str]
-) -> None:
+def _end_processes(report: CleanReport, recorded: set[int], netns: Sequence[str], cgroups: Sequence[str]) -> None:
     """SIGKILL to recorded processes and their groups, and to all in cgroups and namespaces, until all end."""
     spared = _ourselves()
     recorded = recorded - spared

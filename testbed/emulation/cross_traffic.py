@@ -53,8 +53,7 @@ def constant(rate_bps: float, begin_s: float, end_s: float) -> Changes:
     return clipped([(0.0, rate_bps)], begin_s, end_s)
 
 
-def on_off(rate_bps: float, on_s: float, off_s: float, begin_s: float, end_s: float, *,
-           seed: str | None) -> Changes:
+def on_off(rate_bps: float, on_s: float, off_s: float, begin_s: float, end_s: float, *, seed: str | None) -> Changes:
     """Bursts of `rate_bps`, the first one at `begin_s`.
 
     Args:
@@ -81,8 +80,9 @@ def on_off(rate_bps: float, on_s: float, off_s: float, begin_s: float, end_s: fl
     return clipped(changes, begin_s, end_s)
 
 
-def from_samples(samples: Sequence[tuple[float, float]], begin_s: float, end_s: float, *, end: str,
-                 time_scale: float = 1.0) -> Changes:
+def from_samples(
+    samples: Sequence[tuple[float, float]], begin_s: float, end_s: float, *, end: str, time_scale: float = 1.0
+) -> Changes:
     """A trace's rates, its first sample at `begin_s`.
 
     Args:
@@ -136,8 +136,11 @@ def read_rates(path: Path) -> list[tuple[float, float]]:
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [(number, row) for number, row in enumerate(csv.reader(file), start=1)
-                    if any(c.strip() for c in row) and not row[0].startswith("#")]
+            rows = [
+                (number, row)
+                for number, row in enumerate(csv.reader(file), start=1)
+                if any(c.strip() for c in row) and not row[0].startswith("#")
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(path), f"can't be read as CSV: {error}") from None
     if len(rows) < 2:
@@ -147,8 +150,9 @@ def read_rates(path: Path) -> list[tuple[float, float]]:
     for kind, default in (("time", "s"), ("rate", "")):
         found = [i for i, name in enumerate(names) if name == kind or name.startswith(kind + "_")]
         if len(found) != 1:
-            raise InputError(f"{path} line {rows[0][0]}", f"columns {', '.join(names)}: expected one named {kind!r} "
-                                                          f"(or {kind}_…)")
+            raise InputError(
+                f"{path} line {rows[0][0]}", f"columns {', '.join(names)}: expected one named {kind!r} (or {kind}_…)"
+            )
         columns[kind] = found[0], names[found[0]].partition("_")[2] or default
     samples: list[tuple[float, float]] = []
     for number, row in rows[1:]:

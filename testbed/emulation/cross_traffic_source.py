@@ -42,13 +42,26 @@ class CrossTraffic:
             [bit/s], real seconds late).
     """
 
-    def __init__(self, state: RunState, streams: Sequence[Stream], hosts: dict[str, HostPort], outside: HostPort, *,
-                 tdf: float = 1.0, mtu: int = MTU, on_rate: OnRate | None = None):
+    def __init__(
+        self,
+        state: RunState,
+        streams: Sequence[Stream],
+        hosts: dict[str, HostPort],
+        outside: HostPort,
+        *,
+        tdf: float = 1.0,
+        mtu: int = MTU,
+        on_rate: OnRate | None = None,
+    ):
         self._state, self._on_rate = state, on_rate
         job = {"tdf": tdf, "mtu": mtu, "streams": [_job(s, hosts[s.home], outside) for s in streams]}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=Path(__file__).resolve().parents[2], start_new_session=True,
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).resolve().parents[2],
+            start_new_session=True,
         )
         self._recorded = process_value(self._process.pid)
         state.record("process", self._recorded)
@@ -107,8 +120,14 @@ class CrossTraffic:
 
 def _job(stream: Stream, home: HostPort, outside: HostPort) -> dict:
     source, sink = (outside, home) if stream.direction == "down" else (home, outside)
-    return {"home": stream.home, "direction": stream.direction, "source": source.netns_path,
-            "sink": sink.netns_path, "address": sink.ip, "changes": stream.changes}
+    return {
+        "home": stream.home,
+        "direction": stream.direction,
+        "source": source.netns_path,
+        "sink": sink.netns_path,
+        "address": sink.ip,
+        "changes": stream.changes,
+    }
 
 
 @dataclass

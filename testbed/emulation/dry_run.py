@@ -11,14 +11,16 @@ from testbed.emulation.replay import ReplayPlan
 from testbed.emulation.shaped import dilated
 
 
-def _at_start(topology: Topology, changes: Mapping[str, Sequence[tuple[float, LinkState]]],
-              tdf: float) -> dict[str, AccessLink]:
+def _at_start(
+    topology: Topology, changes: Mapping[str, Sequence[tuple[float, LinkState]]], tdf: float
+) -> dict[str, AccessLink]:
     states = {home: series[0][1] for home, series in changes.items()}
     return access_links(states, topology.server_link, topology.shared_links, tdf)
 
 
-def network_commands(topology: Topology, changes: Mapping[str, Sequence[tuple[float, LinkState]]],
-                     settings: NetworkSettings, tdf: float) -> list[str]:
+def network_commands(
+    topology: Topology, changes: Mapping[str, Sequence[tuple[float, LinkState]]], settings: NetworkSettings, tdf: float
+) -> list[str]:
     """The commands that build and shape the network as it is at the start; the run id is a placeholder."""
     links = _at_start(topology, changes, tdf)
     return plan_commands(dilated(topology, tdf), {h: a.link for h, a in links.items()}, settings)
@@ -34,8 +36,9 @@ def delay_lines(topology: Topology, changes: Mapping[str, Sequence[tuple[float, 
     ]
 
 
-def replay_lines(topology: Topology, changes: Mapping[str, Sequence[tuple[float, LinkState]]], tdf: float,
-                 most: int = 20) -> Iterable[str]:
+def replay_lines(
+    topology: Topology, changes: Mapping[str, Sequence[tuple[float, LinkState]]], tdf: float, most: int = 20
+) -> Iterable[str]:
     """The first changes of the replay, as comments."""
     plan = ReplayPlan.build(changes, topology.server_link, topology.shared_links, tdf=tdf)
     for batch in plan.batches[:most]:

@@ -48,8 +48,9 @@ class RunResult:
 class EmulationRun:
     """Executes one RunSetup. `run()` always leaves the machine as it was, and the folder with what was measured."""
 
-    def __init__(self, setup: RunSetup, folder: RunFolder, caps: Capabilities, progress: ProgressLike, *,
-                 command: str = ""):
+    def __init__(
+        self, setup: RunSetup, folder: RunFolder, caps: Capabilities, progress: ProgressLike, *, command: str = ""
+    ):
         self.setup, self.folder, self.caps, self.progress, self.command = setup, folder, caps, progress, command
         self.experiment = setup.loaded.experiment
         self._t0: float | None = None
@@ -71,8 +72,9 @@ class EmulationRun:
                 result = RunResult("failed", str(error))
             finally:
                 self._timed("clean-up", lambda: cleanup.teardown(state))
-                self.folder.finish(result.status, error=result.error, durations=self._durations,
-                                   commands=self._commands)
+                self.folder.finish(
+                    result.status, error=result.error, durations=self._durations, commands=self._commands
+                )
         return result
 
     def now(self) -> float:
@@ -107,16 +109,32 @@ class EmulationRun:
         self._event({"t": self.now(), "node": node, "event": event, **fields})
 
     def _link_event(self, t_s: float, home: str, link: LinkState, late_s: float) -> None:
-        self._engine_event("link", home, down_bps=link.down_bps, up_bps=link.up_bps, rtt_s=link.rtt_s,
-                           jitter_s=link.jitter_s, loss=link.loss, late=late_s / self.experiment.tdf)
+        self._engine_event(
+            "link",
+            home,
+            down_bps=link.down_bps,
+            up_bps=link.up_bps,
+            rtt_s=link.rtt_s,
+            jitter_s=link.jitter_s,
+            loss=link.loss,
+            late=late_s / self.experiment.tdf,
+        )
 
     def _interference(self, found: Interference) -> None:
-        self._engine_event("interference", found.node, quantity=found.quantity, direction=found.direction,
-                           set=found.set, measured=found.measured, text=found.text)
+        self._engine_event(
+            "interference",
+            found.node,
+            quantity=found.quantity,
+            direction=found.direction,
+            set=found.set,
+            measured=found.measured,
+            text=found.text,
+        )
 
     def _cross_traffic_event(self, t_s: float, home: str, direction: str, rate_bps: float, late_s: float) -> None:
-        self._engine_event("cross_traffic", home, direction=direction, rate_bps=rate_bps,
-                           late=late_s / self.experiment.tdf)
+        self._engine_event(
+            "cross_traffic", home, direction=direction, rate_bps=rate_bps, late=late_s / self.experiment.tdf
+        )
 
     def _inside(self, state: RunState, after: Callable[[ShapedNetwork], None] | None) -> RunResult:
         e, setup = self.experiment, self.setup
@@ -124,20 +142,36 @@ class EmulationRun:
             self._engine_event("warning", text=text)
         with ExitStack() as stack:
             shaped = ShapedNetwork(
-                state, setup.network.topology, setup.network.link_changes, caps=self.caps,
-                delay_backend=e.network.delay_backend, switch=e.network.switch,
-                congestion_control=e.network.congestion_control, buffer_s=e.links.buffer, tdf=e.tdf, seed=e.seed,
-                queue=e.links.queue, cross_traffic=setup.network.cross_traffic,
+                state,
+                setup.network.topology,
+                setup.network.link_changes,
+                caps=self.caps,
+                delay_backend=e.network.delay_backend,
+                switch=e.network.switch,
+                congestion_control=e.network.congestion_control,
+                buffer_s=e.links.buffer,
+                tdf=e.tdf,
+                seed=e.seed,
+                queue=e.links.queue,
+                cross_traffic=setup.network.cross_traffic,
                 on_cross_traffic=self._cross_traffic_event,
-                label=str(setup.loaded.path), on_link=self._link_event, log_dir=self.folder.logs,
+                label=str(setup.loaded.path),
+                on_link=self._link_event,
+                log_dir=self.folder.logs,
             )
-            self.progress.stage(f"building the network: {len(setup.network.topology.homes)} homes, "
-                                f"delay by {shaped.backend_name}")
+            self.progress.stage(
+                f"building the network: {len(setup.network.topology.homes)} homes, delay by {shaped.backend_name}"
+            )
             self._timed("network", lambda: stack.enter_context(shaped))
             self._commands = shaped.commands()
             pool = WorkerPool(
-                state=state, run_dir=self.folder.path, runner=e.training.runner, plan=setup.plan,
-                addresses=shaped.network.hosts, tdf=e.tdf, on_event=self._event,
+                state=state,
+                run_dir=self.folder.path,
+                runner=e.training.runner,
+                plan=setup.plan,
+                addresses=shaped.network.hosts,
+                tdf=e.tdf,
+                on_event=self._event,
                 memory_limits={d.name: d.memory_bytes for d in setup.cluster.devices},
                 devices={d.name: d for d in (*setup.cluster.devices, setup.cluster.server)},
             )
@@ -147,14 +181,23 @@ class EmulationRun:
                 self._timed("probes", lambda: self._probe(shaped))
             self.progress.stage("starting workers")
             self._timed("workers", lambda: self._start_workers(pool, shaped))
-            churn = ChurnController(setup.churn, mode=e.availability.churn, network=shaped.network, pool=pool,
-                                    tdf=e.tdf, on_event=self._event)
+            churn = ChurnController(
+                setup.churn,
+                mode=e.availability.churn,
+                network=shaped.network,
+                pool=pool,
+                tdf=e.tdf,
+                on_event=self._event,
+            )
             links = LinkMonitor(shaped.network, self._interference, delay_backend=shaped.backend_name).start()
             stack.callback(links.stop)
 
             def watched() -> dict[str, Any]:
-                return {"replay_overdue": shaped.replay_overdue_s, "churn_overdue": churn.overdue_s,
-                        "links_watched": int(links.error is None)}
+                return {
+                    "replay_overdue": shaped.replay_overdue_s,
+                    "churn_overdue": churn.overdue_s,
+                    "links_watched": int(links.error is None),
+                }
 
             monitor = HostMonitor(self._event, self.now, shaped.backend.stats, more=watched)
             self._t0 = time.monotonic() + 0.2
@@ -186,11 +229,17 @@ class EmulationRun:
 
     def _probe(self, shaped: ShapedNetwork) -> None:
         expected = {h: s[0][1] for h, s in self.setup.network.link_changes.items()}
-        results = probe_links(shaped.network, expected, seconds=self.experiment.probes.seconds, tdf=self.experiment.tdf,
-                              server=self.setup.network.server_state)
+        results = probe_links(
+            shaped.network,
+            expected,
+            seconds=self.experiment.probes.seconds,
+            tdf=self.experiment.tdf,
+            server=self.setup.network.server_state,
+        )
         for r in results:
-            self._engine_event("probe", r.home, quantity=r.quantity, set=r.set, measured=r.measured, seconds=r.seconds,
-                               count=r.count)
+            self._engine_event(
+                "probe", r.home, quantity=r.quantity, set=r.set, measured=r.measured, seconds=r.seconds, count=r.count
+            )
 
     def _train(self, pool: WorkerPool, shaped: ShapedNetwork, churn: ChurnController) -> RunResult:
         counters = _Counters(shaped, self._engine_event, self.experiment.tdf)
@@ -204,8 +253,10 @@ class EmulationRun:
                 if outcome is not None:
                     return RunResult("complete") if outcome.ok else RunResult("failed", outcome.reason)
                 if self.now() > self.experiment.time_limit:
-                    text = (f"the time limit of {self.experiment.time_limit:g} emulated seconds was reached "
-                            "(time_limit in the experiment)")
+                    text = (
+                        f"the time limit of {self.experiment.time_limit:g} emulated seconds was reached "
+                        "(time_limit in the experiment)"
+                    )
                     self._engine_event("warning", text=text)
                     return RunResult("interrupted", text)
         finally:
@@ -229,6 +280,13 @@ class _Counters:
             for direction, c in directions.items():
                 before = self._last.get(host, {}).get(direction)
                 if before is not None:
-                    self._emit("throughput", host, direction=direction, bytes=c.bytes - before.bytes, seconds=seconds,
-                               drops=c.drops - before.drops, backlog=c.backlog_bytes)
+                    self._emit(
+                        "throughput",
+                        host,
+                        direction=direction,
+                        bytes=c.bytes - before.bytes,
+                        seconds=seconds,
+                        drops=c.drops - before.drops,
+                        backlog=c.backlog_bytes,
+                    )
         self._last, self._at = counters, at

@@ -171,7 +171,7 @@ class _ForkServer:
                 self._sock.close()
                 code = self._child(request, fds, parent)
             except BaseException:
-                    traceback.print_exc()
+                traceback.print_exc()
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()

@@ -88,8 +88,13 @@ class SharedPort:
 
 def delay_port(host: HostPort) -> DelayPort:
     return DelayPort(
-        name=host.name, mac=host.mac, netns=host.netns_path, interface=host.interface,
-        net_netns=names.netns_path(host.net_netns), port=host.port, bridge_port=host.bridge_port,
+        name=host.name,
+        mac=host.mac,
+        netns=host.netns_path,
+        interface=host.interface,
+        net_netns=names.netns_path(host.net_netns),
+        port=host.port,
+        bridge_port=host.bridge_port,
         ifb=names.ifb(host.index),
     )
 
@@ -194,13 +199,16 @@ def set_up(hosts: Iterable[HostPort], settings: NetworkSettings) -> None:
             set_tcp_buffers()
             cap_retransmission_timeout(settings)
             index = socket.if_nametoindex(host.interface)
-            route.send([
-                netlink.link_up(1),
-                netlink.link_up(index),
-                netlink.address(index, host.ip, names.SUBNET_BITS),
-                netlink.subnet_route(
-                    index, host.ip, names.SUBNET_BITS, settings.congestion_control, settings.rto_min_s),
-            ])
+            route.send(
+                [
+                    netlink.link_up(1),
+                    netlink.link_up(index),
+                    netlink.address(index, host.ip, names.SUBNET_BITS),
+                    netlink.subnet_route(
+                        index, host.ip, names.SUBNET_BITS, settings.congestion_control, settings.rto_min_s
+                    ),
+                ]
+            )
             arp = b"".join(entry(index, other) for other in neighbours_of(host, hosts))
             if arp:
                 route.send([netlink.link_up(index)], arp)

@@ -98,23 +98,30 @@ def network() -> dict[str, Found]:
             "veth": _all("ip link add pa type veth peer name pb", "ip link set pa up", "ip link set pb up"),
             "bridge": _all("ip link add pbr type bridge"),
             "ifb": _all("ip link add fb type ifb"),
-            "htb": _all("tc qdisc add dev pa root handle 1: htb default 1",
-                        "tc class add dev pa parent 1: classid 1:1 htb rate 10mbit burst 3028b quantum 3028"),
+            "htb": _all(
+                "tc qdisc add dev pa root handle 1: htb default 1",
+                "tc class add dev pa parent 1: classid 1:1 htb rate 10mbit burst 3028b quantum 3028",
+            ),
             "bfifo": _all("tc qdisc add dev pa parent 1:1 handle 10: bfifo limit 100000"),
             "fq_codel": _all("tc qdisc replace dev pa parent 1:1 handle 20: fq_codel limit 100 target 5ms"),
             "cake": _all("tc qdisc replace dev pa parent 1:1 handle 30: cake unlimited besteffort memlimit 1mb"),
             "clsact": _all("tc qdisc add dev pb clsact"),
             "u32": _all("tc filter add dev pb egress protocol all prio 1 u32 match u32 0 0"),
-            "mirred": _all("tc filter add dev pb ingress protocol all prio 1 u32 match u32 0 0 "
-                           "action mirred egress mirror dev pa drop"),
+            "mirred": _all(
+                "tc filter add dev pb ingress protocol all prio 1 u32 match u32 0 0 "
+                "action mirred egress mirror dev pa drop"
+            ),
             "netem": _all("tc qdisc add dev pb root handle 1: netem delay 10ms 1ms loss 1% limit 1000"),
             "openvswitch_kernel": _generic_netlink_family("ovs_datapath"),
             "nfqueue": _nfqueue(),
         }
         seeded = _all("tc qdisc replace dev pb root handle 2: netem delay 10ms loss 1% seed 7")
         shown = output("tc", "qdisc", "show", "dev", "pb")
-        found["netem_seed"] = seeded if not seeded.available else Found(
-            "seed 7" in shown, "kept by the kernel" if "seed 7" in shown else "the kernel ignores it")
+        found["netem_seed"] = (
+            seeded
+            if not seeded.available
+            else Found("seed 7" in shown, "kept by the kernel" if "seed 7" in shown else "the kernel ignores it")
+        )
         return found
 
     return in_thread(probes)

@@ -160,8 +160,13 @@ class LinkMonitor:
         if cut_at is not None:
             if now.up not in {not cut for cut in cuts}:
                 word, done = ("up", "mended") if now.up else ("down", "taken down")
-                self._found(place, "link", float(not now.up), float(now.up),
-                            f"the access link was {done} ({place.interface} {word})")
+                self._found(
+                    place,
+                    "link",
+                    float(not now.up),
+                    float(now.up),
+                    f"the access link was {done} ({place.interface} {word})",
+                )
                 return
             fine = now.up and now.carrier
         elif dark_at is not None:
@@ -193,8 +198,13 @@ class LinkMonitor:
             self._reported.pop((place.interface, "rate"), None)
             return
         measured = now.ceil_bps if _close(now.rate_bps, newest.rate_bps) else now.rate_bps
-        self._found(place, "rate", newest.rate_bps, measured,
-                    f"rate set to {units.rate(measured)} on the wire; the tool set {units.rate(newest.rate_bps)}")
+        self._found(
+            place,
+            "rate",
+            newest.rate_bps,
+            measured,
+            f"rate set to {units.rate(measured)} on the wire; the tool set {units.rate(newest.rate_bps)}",
+        )
 
     def _judge_queue(self, place: _Place, now: QueueNotice) -> None:
         if self._netem and now.kind in (_NETEM, _CLSACT):
@@ -211,8 +221,13 @@ class LinkMonitor:
             return
         allowed = [s.limit_bytes for s in self._expected.allowed(place.interface)]
         if allowed and now.limit_bytes not in allowed:
-            self._found(place, "buffer", allowed[-1], now.limit_bytes,
-                        f"buffer set to {units.size(now.limit_bytes)}; the tool set {units.size(allowed[-1])}")
+            self._found(
+                place,
+                "buffer",
+                allowed[-1],
+                now.limit_bytes,
+                f"buffer set to {units.size(now.limit_bytes)}; the tool set {units.size(allowed[-1])}",
+            )
         else:
             self._reported.pop((place.interface, "buffer"), None)
 
@@ -223,8 +238,9 @@ class LinkMonitor:
             return
         self._reported[key] = value
         direction = f" {place.direction}link" if place.direction else ""
-        self._on_found(Interference(place.node, quantity, place.direction, set_to, measured,
-                                    f"{place.node}{direction}: {text}"))
+        self._on_found(
+            Interference(place.node, quantity, place.direction, set_to, measured, f"{place.node}{direction}: {text}")
+        )
 
 
 def _close(a: float, b: float) -> bool:

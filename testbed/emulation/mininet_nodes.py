@@ -40,9 +40,23 @@ class NamespaceNode(Node):
             return
         self.master, self.slave = pty.openpty()
         self.shell = self._popen(
-            ["ip", "netns", "exec", self.netns, "env", f"PS1={_PROMPT}",
-             "bash", "--norc", "--noediting", "-is", f"testbed:{self.name}"],
-            stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True,
+            [
+                "ip",
+                "netns",
+                "exec",
+                self.netns,
+                "env",
+                f"PS1={_PROMPT}",
+                "bash",
+                "--norc",
+                "--noediting",
+                "-is",
+                f"testbed:{self.name}",
+            ],
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            start_new_session=True,
         )
         self.stdin = os.fdopen(self.master, "r")
         self.stdout = self.stdin
@@ -137,8 +151,14 @@ class EmulatedMininet(Mininet):
         # buffers, ARP limits, …) and leaves them so. Nothing here needs them.
         Mininet.inited = True
         super().__init__(
-            topo=None, switch=EmulatedSwitch, host=EmulatedHost, controller=None, link=EmulatedLink,
-            intf=EmulatedIntf, build=False, ipBase=f"10.0.0.0/{names.SUBNET_BITS}",
+            topo=None,
+            switch=EmulatedSwitch,
+            host=EmulatedHost,
+            controller=None,
+            link=EmulatedLink,
+            intf=EmulatedIntf,
+            build=False,
+            ipBase=f"10.0.0.0/{names.SUBNET_BITS}",
         )
         self.network = network
         self.built = True
@@ -163,18 +183,24 @@ def build(network: EmulatedNetwork) -> Mininet:
     net = EmulatedMininet(network)
     ports = {}
     for number, bridge in enumerate(network.plan.bridges, start=1):
-        net.addSwitch(
-            bridge.name, netns=network.net_namespace, interface=bridge.interface, dpid=f"{number:x}")
+        net.addSwitch(bridge.name, netns=network.net_namespace, interface=bridge.interface, dpid=f"{number:x}")
         ports.update({port: (bridge.name, i) for i, port in enumerate(bridge.ports, start=1)})
     for host in network.hosts.values():
         net.addHost(host.name, netns=host.netns, ip=f"{host.ip}/{names.SUBNET_BITS}", mac=host.mac)
         switch, port = ports[host.bridge_port]
         net.addLink(
-            host.name, switch, port1=0, port2=port, intfName1=host.interface, intfName2=host.bridge_port,
-            addr1=host.mac, params1={"ip": host.ip},
+            host.name,
+            switch,
+            port1=0,
+            port2=port,
+            intfName1=host.interface,
+            intfName2=host.bridge_port,
+            addr1=host.mac,
+            params1={"ip": host.ip},
         )
     for link in network.shared.values():
         (near, near_port), (core, core_port) = ports[link.up_interface], ports[link.down_interface]
-        net.addLink(near, core, port1=near_port, port2=core_port,
-                    intfName1=link.up_interface, intfName2=link.down_interface)
+        net.addLink(
+            near, core, port1=near_port, port2=core_port, intfName1=link.up_interface, intfName2=link.down_interface
+        )
     return net

@@ -28,8 +28,15 @@ from testbed.processes import allow_open_files
 if TYPE_CHECKING:
     from mininet.net import Mininet
 
-__all__ = ["DelayPort", "EmulatedNetwork", "HostPort", "NetworkSettings", "QueueCounters", "SharedPort",
-           "plan_commands"]
+__all__ = [
+    "DelayPort",
+    "EmulatedNetwork",
+    "HostPort",
+    "NetworkSettings",
+    "QueueCounters",
+    "SharedPort",
+    "plan_commands",
+]
 
 LINK_UP_TIMEOUT_S = 10.0
 FILES, FILES_A_HOST = 64, 5  # open at once, at most: a host's shell, which all have, and its worker's connections
@@ -50,8 +57,7 @@ class EmulatedNetwork:
     net: Mininet
 
     def __init__(
-        self, state: RunState, topology: Topology, links: Mapping[str, Link],
-        settings: NetworkSettings | None = None,
+        self, state: RunState, topology: Topology, links: Mapping[str, Link], settings: NetworkSettings | None = None
     ):
         """Plan it; nothing is made yet. `links` has a link for each home (time dilation applied).
 
@@ -171,14 +177,14 @@ class EmulatedNetwork:
             if name not in self.shared:
                 raise unknown("shared link", "shared link", name, self.shared)
             port = self.shared[name]
-            shapes[port.up_interface], shapes[port.down_interface] = plan.link_shapes(
-                name, link, self.settings)
+            shapes[port.up_interface], shapes[port.down_interface] = plan.link_shapes(name, link, self.settings)
         self._change(shapes)
 
     def _change(self, shapes: dict[str, shaping.Shape]) -> None:
         with self._lock:
-            lines = [line for dev, new in shapes.items()
-                     for line in shaping.change_bottleneck(dev, self._shapes[dev], new)]
+            lines = [
+                line for dev, new in shapes.items() for line in shaping.change_bottleneck(dev, self._shapes[dev], new)
+            ]
             if lines:
                 self.expected.set(shapes)
                 self._tc.run(lines)
@@ -242,8 +248,9 @@ class EmulatedNetwork:
         """Counters since start, by host (and shared link), then 'up' and 'down'. One dump for all."""
         with self._lock:
             by_interface = QueueReader(self._route, self._indexes).read()
-        found = {name: {"up": by_interface[h.inner], "down": by_interface[h.bridge_port]}
-                 for name, h in self.hosts.items()}
+        found = {
+            name: {"up": by_interface[h.inner], "down": by_interface[h.bridge_port]} for name, h in self.hosts.items()
+        }
         for name, port in self.shared.items():
             found[name] = {"up": by_interface[port.up_interface], "down": by_interface[port.down_interface]}
         return found
@@ -274,5 +281,5 @@ class EmulatedNetwork:
 
     def _note(self, prefix: str, lines: Sequence[str]) -> None:
         room = COMMANDS_MAX - len(self.commands)
-        self.commands += [prefix + line for line in lines[:max(0, room)]]
+        self.commands += [prefix + line for line in lines[: max(0, room)]]
         self.changes_not_listed += len(lines) - max(0, min(room, len(lines)))

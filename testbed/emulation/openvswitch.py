@@ -61,8 +61,7 @@ def commands(net_netns: str, bridges: Sequence[Bridge]) -> list[str]:
         f"{inside} ovsdb-server {at}/conf.db --remote=punix:{at}/db.sock --unixctl={at}/ovsdb.ctl",
         f"{inside} ovs-vswitchd unix:{at}/db.sock --unixctl={at}/vswitchd.ctl",
         f"ovs-vsctl --db=unix:{at}/db.sock {' '.join(_bridge_arguments(bridges)[1:])}",
-        *(f"ovs-ofctl add-flow {at}/{bridge.interface}.mgmt {flow}"
-          for bridge in bridges for flow in flows(bridge)),
+        *(f"ovs-ofctl add-flow {at}/{bridge.interface}.mgmt {flow}" for bridge in bridges for flow in flows(bridge)),
     ]
 
 
@@ -124,8 +123,15 @@ class OpenVSwitch:
         return {**os.environ, "OVS_RUNDIR": at, "OVS_LOGDIR": at, "OVS_DBDIR": at, "OVS_SYSCONFDIR": at}
 
     def _run(self, argv: list[str], text: str = "") -> None:
-        done = subprocess.run(argv_in(self._netns, argv), input=text, capture_output=True, text=True,
-                              env=self._environment(), timeout=2 * START_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            argv_in(self._netns, argv),
+            input=text,
+            capture_output=True,
+            text=True,
+            env=self._environment(),
+            timeout=2 * START_TIMEOUT_S,
+            check=False,
+        )
         if done.returncode:
             said = done.stderr.strip() or self._said("ovs-vswitchd")
             raise TestbedError(f"{' '.join(argv[:3])} …: {said}", hint=_HINT)
@@ -134,8 +140,13 @@ class OpenVSwitch:
         """Start a daemon in the foreground of a session of its own, and wait until its socket is there."""
         with (self._directory / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                argv_in(self._netns, [name, *arguments]), env=self._environment(), start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                argv_in(self._netns, [name, *arguments]),
+                env=self._environment(),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         value = process_value(process.pid)
         self._daemons.append((process, value))
         self._state.record("process", value)

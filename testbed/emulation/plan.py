@@ -55,8 +55,10 @@ class NetworkSettings:
             raise unknown("network.delay_backend", "delay backend", self.delay_backend, DELAY_BACKENDS)
         if self.switch == "ovs" and self.delay_backend == "nfqueue":
             raise InputError(
-                "network.switch", "'ovs' with delay backend 'nfqueue': Open vSwitch's packets don't pass "
-                "netfilter; expected delay_backend: netem, or switch: bridge")
+                "network.switch",
+                "'ovs' with delay backend 'nfqueue': Open vSwitch's packets don't pass "
+                "netfilter; expected delay_backend: netem, or switch: bridge",
+            )
         if not (self.buffer_s > 0 and math.isfinite(self.buffer_s)):
             raise InputError("network.buffer", f"{self.buffer_s} s; expected more than 0")
         if not 576 <= self.mtu <= 9000:
@@ -114,8 +116,7 @@ class NetworkPlan:
             *switch,
             *(f"bridge -n {self.net_netns} {line}" for line in self.bridge_lines),
             *(f"tc -n {self.net_netns} {line}" for line in self.tc_lines),
-            *(line for host in hosts
-              for line in host_setup.setup_commands(host, hosts, self.settings)),
+            *(line for host in hosts for line in host_setup.setup_commands(host, hosts, self.settings)),
         ]
 
     # The builders below are called once, by make_plan, in their order.
@@ -126,7 +127,8 @@ class NetworkPlan:
         if self.settings.switch == "bridge":
             self.ip_lines.append(
                 f"link add {bridge.interface} up{self._mtu} type bridge stp_state 0 forward_delay 0 "
-                "mcast_snooping 0 ageing_time 100000000")
+                "mcast_snooping 0 ageing_time 100000000"
+            )
         return bridge
 
     @property
@@ -141,8 +143,7 @@ class NetworkPlan:
                 of.ports.append(end)
                 masters[i] = f" master {of.interface}" if self.settings.switch == "bridge" else ""
         self.ip_lines += [
-            f"link add {member} up{masters[0]}{self._mtu} {_VETH} type veth "
-            f"peer name {other}{self._mtu} {_VETH}",
+            f"link add {member} up{masters[0]}{self._mtu} {_VETH} type veth peer name {other}{self._mtu} {_VETH}",
             f"link set {other}{masters[1]} up",
         ]
 
@@ -155,20 +156,20 @@ class NetworkPlan:
             up, down = names.shared_up(index), names.shared_down(index)
             found[link.name] = self._add_bridge(link.name), down
             self.shared[link.name] = SharedPort(
-                link.name, link.members, link.delay_s, names.netns_path(self.net_netns), up, down)
+                link.name, link.members, link.delay_s, names.netns_path(self.net_netns), up, down
+            )
             self.shapes[up], self.shapes[down] = link_shapes(link.name, link, self.settings)
             self._add_pair(down, core, up, found[link.name][0])
             self.tc_lines += shaping.shared_link(up, down, self.shapes[up], self.shapes[down])
         return found
 
-    def _add_access_link(
-        self, host: HostPort, link: Link, core: Bridge, shared: tuple[Bridge, str] | None
-    ) -> None:
+    def _add_access_link(self, host: HostPort, link: Link, core: Bridge, shared: tuple[Bridge, str] | None) -> None:
         up, down = link_shapes(host.name, link, self.settings)
         self.shapes[host.inner], self.shapes[host.bridge_port] = up, down
         self.ip_lines.append(
             f"link add {host.port} up{self._mtu} {_VETH} type veth peer name {host.interface} "
-            f"address {host.mac}{self._mtu} {_VETH} gso_max_segs 1 netns {host.netns}")
+            f"address {host.mac}{self._mtu} {_VETH} gso_max_segs 1 netns {host.netns}"
+        )
         bridge, port_at_core = shared or (core, host.bridge_port)
         self._add_pair(host.bridge_port, bridge, host.inner)
         bridge.macs[host.mac] = host.bridge_port
@@ -189,8 +190,13 @@ def _hosts(run_id: str, topology: Topology, outside: str | None) -> dict[str, Ho
         if name in hosts or name == CORE:
             raise _taken(topology, "home", name)
         hosts[name] = HostPort(
-            name=name, netns=names.namespace(run_id, name), interface=names.host_interface(index),
-            ip=names.ip(index), mac=names.mac(index), index=index, shared_link=behind.get(name),
+            name=name,
+            netns=names.namespace(run_id, name),
+            interface=names.host_interface(index),
+            ip=names.ip(index),
+            mac=names.mac(index),
+            index=index,
+            shared_link=behind.get(name),
             net_netns=names.net_namespace(run_id),
         )
     return hosts
@@ -205,16 +211,22 @@ def link_shapes(name: str, link, settings: NetworkSettings) -> tuple[shaping.Sha
     shapes = []
     for direction, rate_bps in (("uplink", link.uplink_bps), ("downlink", link.downlink_bps)):
         try:
-            shapes.append(shaping.shape(rate_bps, settings.buffer_s, settings.mtu, settings.burst_s, settings.queue,
-                                        settings.queue_interval_s))
+            shapes.append(
+                shaping.shape(
+                    rate_bps,
+                    settings.buffer_s,
+                    settings.mtu,
+                    settings.burst_s,
+                    settings.queue,
+                    settings.queue_interval_s,
+                )
+            )
         except ValueError as error:
             raise InputError(f"link of {name}, {direction}", str(error)) from None
     return shapes[0], shapes[1]
 
 
-def make_plan(
-    run_id: str, topology: Topology, links: Mapping[str, Link], settings: NetworkSettings
-) -> NetworkPlan:
+def make_plan(run_id: str, topology: Topology, links: Mapping[str, Link], settings: NetworkSettings) -> NetworkPlan:
     """Plan the network of `topology`, with `links` for the homes (rates as TCP goodput, real bit/s).
 
     Raises:
@@ -239,10 +251,10 @@ def make_plan(
             raise InputError(
                 where,
                 f"{len(bridge.ports)} links meet at {bridge.name!r}; expected {BRIDGE_PORTS_MAX} at most",
-                hint="put homes into neighbourhoods (kind: two-level)")
+                hint="put homes into neighbourhoods (kind: two-level)",
+            )
         if settings.switch == "bridge":
-            plan.bridge_lines += [
-                f"fdb replace {mac} dev {port} master static" for mac, port in bridge.macs.items()]
+            plan.bridge_lines += [f"fdb replace {mac} dev {port} master static" for mac, port in bridge.macs.items()]
     return plan
 
 

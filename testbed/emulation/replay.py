@@ -96,10 +96,15 @@ class ReplayPlan:
         batches = []
         for t_s in sorted(due):
             access = access_links(due[t_s], server, shared_links, tdf)
-            batches.append(ReplayBatch(
-                t_s / time_scale, t_s / time_scale * tdf, due[t_s],
-                {home: a.link for home, a in access.items()}, {home: a.delay for home, a in access.items()},
-            ))
+            batches.append(
+                ReplayBatch(
+                    t_s / time_scale,
+                    t_s / time_scale * tdf,
+                    due[t_s],
+                    {home: a.link for home, a in access.items()},
+                    {home: a.delay for home, a in access.items()},
+                )
+            )
         return cls(tuple(batches), short)
 
 
@@ -113,8 +118,15 @@ class Replayer:
             change. Without it the replay ends at the first error, which `error` keeps.
     """
 
-    def __init__(self, plan: ReplayPlan, network: Network, backend: Delays, *, on_step: OnStep | None = None,
-                 on_error: Callable[[Exception], None] | None = None):
+    def __init__(
+        self,
+        plan: ReplayPlan,
+        network: Network,
+        backend: Delays,
+        *,
+        on_step: OnStep | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+    ):
         self.plan = plan
         self.lateness_s: list[float] = []  # of each applied batch, real seconds
         self.error: Exception | None = None
@@ -130,8 +142,7 @@ class Replayer:
             raise RuntimeError("already started")
         if self.plan.batches:
             self._next_due = t0_monotonic + self.plan.batches[0].due_s
-        self._thread = threading.Thread(
-            target=self._run, args=(t0_monotonic,), name="link replay", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(t0_monotonic,), name="link replay", daemon=True)
         self._thread.start()
 
     @property

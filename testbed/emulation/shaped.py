@@ -42,19 +42,37 @@ class ShapedNetwork:
         log_dir: for the delay line's log.
     """
 
-    def __init__(self, state: RunState, topology: Topology, changes: dict[str, list[tuple[float, LinkState]]], *,
-                 caps: Capabilities, delay_backend: str = "auto", switch: str = "bridge",
-                 congestion_control: str = "cubic", buffer_s: float = 0.1, queue: str = "fifo",
-                 cross_traffic: Sequence[Stream] = (), on_cross_traffic: OnRate | None = None,
-                 tdf: float = 1.0, seed: int = 0,
-                 label: str = "", on_link: Callable[[float, str, LinkState, float], None] | None = None,
-                 log_dir: Path | None = None):
+    def __init__(
+        self,
+        state: RunState,
+        topology: Topology,
+        changes: dict[str, list[tuple[float, LinkState]]],
+        *,
+        caps: Capabilities,
+        delay_backend: str = "auto",
+        switch: str = "bridge",
+        congestion_control: str = "cubic",
+        buffer_s: float = 0.1,
+        queue: str = "fifo",
+        cross_traffic: Sequence[Stream] = (),
+        on_cross_traffic: OnRate | None = None,
+        tdf: float = 1.0,
+        seed: int = 0,
+        label: str = "",
+        on_link: Callable[[float, str, LinkState, float], None] | None = None,
+        log_dir: Path | None = None,
+    ):
         self.state, self.topology, self.changes, self.tdf, self.seed = state, topology, changes, tdf, seed
         self.backend_name = choose_delay_backend(caps, delay_backend)
         self._settings = NetworkSettings(
-            switch=switch, congestion_control=congestion_control, buffer_s=buffer_s * tdf,
-            rto_min_s=MIN_RTO_S * tdf, rto_max_s=MAX_RTO_S * tdf,
-            delay_backend=self.backend_name, queue=queue, queue_interval_s=CODEL_INTERVAL_S * tdf,
+            switch=switch,
+            congestion_control=congestion_control,
+            buffer_s=buffer_s * tdf,
+            rto_min_s=MIN_RTO_S * tdf,
+            rto_max_s=MAX_RTO_S * tdf,
+            delay_backend=self.backend_name,
+            queue=queue,
+            queue_interval_s=CODEL_INTERVAL_S * tdf,
             outside=OUTSIDE if cross_traffic else None,
         )
         require_queue(caps, queue)
@@ -79,8 +97,13 @@ class ShapedNetwork:
             self._start_backend(links)
             if self._streams:
                 self._cross_traffic = CrossTraffic(
-                    self.state, self._streams, self.network.hosts, self.network.outside, tdf=self.tdf,
-                    on_rate=self._on_cross_traffic)
+                    self.state,
+                    self._streams,
+                    self.network.hosts,
+                    self.network.outside,
+                    tdf=self.tdf,
+                    on_rate=self._on_cross_traffic,
+                )
                 stack.callback(self._cross_traffic.stop)
             self._write_hosts()
             self._stack = stack.pop_all()
@@ -158,8 +181,10 @@ class ShapedNetwork:
         folder = live_folder(self.state.run_id)
         self.state.record("path", str(folder))
         folder.mkdir()
-        hosts = {name: {"netns": h.netns, "netns_path": h.netns_path, "ip": h.ip, "interface": h.interface}
-                 for name, h in self.network.hosts.items()}
+        hosts = {
+            name: {"netns": h.netns, "netns_path": h.netns_path, "ip": h.ip, "interface": h.interface}
+            for name, h in self.network.hosts.items()
+        }
         for home, link in self._current.items():
             self._write_link(home, link)
         (folder / HOSTS_FILE).write_text(json.dumps({"label": self._label, "tdf": self.tdf, "hosts": hosts}))
@@ -189,11 +214,24 @@ def dilated(topology: Topology, tdf: float) -> Topology:
     if tdf == 1:
         return topology
     s = topology.server_link
-    server = type(s)(s.uplink_bps / tdf, s.downlink_bps / tdf, s.uplink_delay_s * tdf, s.downlink_delay_s * tdf,
-                     s.jitter_s * tdf, s.loss)
+    server = type(s)(
+        s.uplink_bps / tdf,
+        s.downlink_bps / tdf,
+        s.uplink_delay_s * tdf,
+        s.downlink_delay_s * tdf,
+        s.jitter_s * tdf,
+        s.loss,
+    )
     shared = tuple(
-        SharedLink(**{**asdict(x), "members": x.members, "uplink_bps": x.uplink_bps / tdf,
-                      "downlink_bps": x.downlink_bps / tdf, "delay_s": x.delay_s * tdf})
+        SharedLink(
+            **{
+                **asdict(x),
+                "members": x.members,
+                "uplink_bps": x.uplink_bps / tdf,
+                "downlink_bps": x.downlink_bps / tdf,
+                "delay_s": x.delay_s * tdf,
+            }
+        )
         for x in topology.shared_links
     )
     return Topology(topology.homes, server, shared, topology.name)

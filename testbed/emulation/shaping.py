@@ -69,8 +69,14 @@ def default_burst_s() -> float:
     return BURST_S
 
 
-def shape(goodput_bps: float, buffer_s: float, mtu: int = MTU, burst_s: float = BURST_S, queue: str = "fifo",
-          interval_s: float = CODEL_INTERVAL_S) -> Shape:
+def shape(
+    goodput_bps: float,
+    buffer_s: float,
+    mtu: int = MTU,
+    burst_s: float = BURST_S,
+    queue: str = "fifo",
+    interval_s: float = CODEL_INTERVAL_S,
+) -> Shape:
     """The bottleneck that lets one TCP flow carry `goodput_bps` of payload and holds `buffer_s` of queue.
 
     The rate grows by the share of headers in a full frame: 1514 / 1448 at an MTU of 1500. The burst is what

@@ -43,9 +43,17 @@ class Answer:
     notes: tuple[str, ...] = ()
 
 
-def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, workers: int, limit_s: float,
-               budget_s: float = math.inf, say: Callable[[str], None] = lambda _: None,
-               keep: Callable[[list[Answer]], None] = lambda _: None) -> list[Answer]:
+def answer_all(
+    questions: Questions,
+    points: Sequence[Point],
+    out: Path,
+    *,
+    workers: int,
+    limit_s: float,
+    budget_s: float = math.inf,
+    say: Callable[[str], None] = lambda _: None,
+    keep: Callable[[list[Answer]], None] = lambda _: None,
+) -> list[Answer]:
     """Simulate every point in a process of its own, at most `limit_s` of CPU time each; the short ones first.
 
     After `budget_s` (of real time) what still runs is ended, and nothing more begins. `keep` gets the answers so far
@@ -56,8 +64,9 @@ def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, work
     """
     out.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "torch", "testbed.experiment.simulating",
-                                    "testbed.report.compare_figures"])
+    context.set_forkserver_preload(
+        [__name__, "torch", "testbed.experiment.simulating", "testbed.report.compare_figures"]
+    )
     waiting = sorted(points, key=_cost, reverse=True)
     end_s = time.monotonic() + budget_s
     running: dict[Any, tuple[Point, Any]] = {}  # process -> its point, its end of the pipe
@@ -66,8 +75,9 @@ def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, work
         while (waiting or running) and time.monotonic() < end_s:
             while waiting and len(running) < workers:
                 point, (ours, theirs) = waiting.pop(), context.Pipe(duplex=False)
-                process = context.Process(target=_answer_to, args=(theirs, questions.base, point, out, limit_s),
-                                          daemon=True)
+                process = context.Process(
+                    target=_answer_to, args=(theirs, questions.base, point, out, limit_s), daemon=True
+                )
                 process.start()
                 theirs.close()
                 running[process] = point, ours
@@ -78,8 +88,10 @@ def answer_all(questions: Questions, points: Sequence[Point], out: Path, *, work
                 found[point], cpu_s = _received(end, point, limit_s)
                 process.join()
                 del running[process]
-                say(f"{len(found)}/{len(points)} {point.name}: {found[point].message or found[point].status}"
-                    f" ({cpu_s:.0f} s of CPU)")
+                say(
+                    f"{len(found)}/{len(points)} {point.name}: {found[point].message or found[point].status}"
+                    f" ({cpu_s:.0f} s of CPU)"
+                )
                 keep(list(found.values()))
     finally:
         for process in running:
@@ -213,6 +225,7 @@ def _churn(setup: RunSetup, point: Point, out: Path) -> list[str]:
 
 def to_json(answers: Sequence[Answer]) -> str:
     """For results.json: six significant digits, no paths, no times of the simulation itself."""
+
     def rounded(value: Any) -> Any:
         if isinstance(value, float):
             return float(f"{value:.6g}")

@@ -22,8 +22,10 @@ def read_cross_traffic(loaded: LoadedExperiment, homes: tuple[str, ...]) -> tupl
                 raise unknown(loaded.where(*key, "homes"), "home", home, homes)
         begin_s, end_s = section.start, e.time_limit if section.stop is None else min(section.stop, e.time_limit)
         if end_s <= begin_s:
-            raise InputError(loaded.where(*key, "start"), f"{begin_s:g} s is not before its end, {end_s:g} s "
-                                                          "(stop, or the experiment's time_limit)")
+            raise InputError(
+                loaded.where(*key, "start"),
+                f"{begin_s:g} s is not before its end, {end_s:g} s (stop, or the experiment's time_limit)",
+            )
         samples = None
         if section.trace is not None:
             samples = shapes.read_rates(loaded.file(section.trace, *key, "trace"))
@@ -31,8 +33,9 @@ def read_cross_traffic(loaded: LoadedExperiment, homes: tuple[str, ...]) -> tupl
         for home in chosen:
             for direction in directions:
                 try:
-                    changes = _changes(section, samples, begin_s, end_s, e.time_scale,
-                                       f"{e.seed}/cross_traffic/{i}/{home}/{direction}")
+                    changes = _changes(
+                        section, samples, begin_s, end_s, e.time_scale, f"{e.seed}/cross_traffic/{i}/{home}/{direction}"
+                    )
                 except ValueError as error:
                     raise InputError(loaded.where(*key), str(error)) from None
                 streams.append(Stream(home, direction, changes))
@@ -44,8 +47,14 @@ def _changes(section, samples, begin_s: float, end_s: float, time_scale: float, 
         return shapes.from_samples(samples, begin_s, end_s, end=section.end, time_scale=time_scale)
     if section.burst is None:
         return shapes.constant(section.rate, begin_s, end_s)
-    return shapes.on_off(section.rate, section.burst, section.pause, begin_s, end_s,
-                         seed=seed if section.periods == "exponential" else None)
+    return shapes.on_off(
+        section.rate,
+        section.burst,
+        section.pause,
+        begin_s,
+        end_s,
+        seed=seed if section.periods == "exponential" else None,
+    )
 
 
 def overload_warnings(streams: tuple[Stream, ...], links: dict[str, list[tuple[float, LinkState]]]) -> list[str]:
@@ -57,12 +66,17 @@ def overload_warnings(streams: tuple[Stream, ...], links: dict[str, list[tuple[f
     for (home, direction), peak in peaks.items():
         least = min(s.down_bps if direction == "down" else s.up_bps for _, s in links[home])
         if peak >= least:
-            out.append(f"{home}: up to {units.rate(peak)} of cross traffic fill its {direction}link, "
-                       f"{units.rate(least)} at the least")
+            out.append(
+                f"{home}: up to {units.rate(peak)} of cross traffic fill its {direction}link, "
+                f"{units.rate(least)} at the least"
+            )
     return out
 
 
 def described(streams: tuple[Stream, ...]) -> list[str]:
     """A line for each stream, for people."""
-    return [f"{s.home:10} {s.direction:4}  up to {units.rate(s.peak_bps()):>12}  {len(s.changes)} changes from "
-            f"{units.duration(s.changes[0][0]) if s.changes else 'never'} on" for s in streams]
+    return [
+        f"{s.home:10} {s.direction:4}  up to {units.rate(s.peak_bps()):>12}  {len(s.changes)} changes from "
+        f"{units.duration(s.changes[0][0]) if s.changes else 'never'} on"
+        for s in streams
+    ]

@@ -43,8 +43,9 @@ def generated_availability(loaded: LoadedExperiment, devices: int) -> Mapping[st
     return generate_availability(name, devices, seed=_seed(loaded), days=min(LONGEST_DAYS, 1 + int(needed_s // DAY_S)))
 
 
-def drawn_devices(loaded: LoadedExperiment, profiles: Mapping[str, DeviceProfile],
-                  homes: Sequence[str]) -> dict[str, DeviceProfile]:
+def drawn_devices(
+    loaded: LoadedExperiment, profiles: Mapping[str, DeviceProfile], homes: Sequence[str]
+) -> dict[str, DeviceProfile]:
     """A device of `devices.population` for each home. Raises InputError."""
     name, known = loaded.experiment.devices.population, load_populations()
     where = loaded.where("devices", "population")

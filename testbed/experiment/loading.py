@@ -63,12 +63,16 @@ class LoadedExperiment:
             siblings = [p.name for c in candidates if c.parent.is_dir() for p in c.parent.iterdir()]
         near = nearest(given.name, siblings)
         looked = ", ".join(map(str, dict.fromkeys(bases)))
-        raise InputError(self.where(*keys), f"no such file: {text}",
-                         hint=f"did you mean {given.parent / near}?" if near else f"looked in {looked}")
+        raise InputError(
+            self.where(*keys),
+            f"no such file: {text}",
+            hint=f"did you mean {given.parent / near}?" if near else f"looked in {looked}",
+        )
 
 
-def load_experiment(name: str | Path, overrides: tuple[str, ...] = (), *, seed: int | None = None,
-                    tdf: str | float | None = None) -> LoadedExperiment:
+def load_experiment(
+    name: str | Path, overrides: tuple[str, ...] = (), *, seed: int | None = None, tdf: str | float | None = None
+) -> LoadedExperiment:
     """Read and validate an experiment file.
 
     Args:
@@ -148,7 +152,8 @@ def find_experiment(name: str | Path) -> Path:
     names = [p.stem for p in EXPERIMENTS.glob("*.yaml")]
     near = nearest(path.stem, names)
     raise InputError(
-        str(name), "no such experiment file",
+        str(name),
+        "no such experiment file",
         hint=f"did you mean experiments/{near}.yaml?" if near else f"ready-made ones: {', '.join(sorted(names))}",
     )
 
@@ -192,8 +197,9 @@ def _override(data: dict[str, Any], item: str, lines: dict[tuple, int | None]) -
     _assign(data, key.strip(), value, lines, f"--set {item}", 0)
 
 
-def _assign(data: dict[str, Any], key: str, value: Any, lines: dict[tuple, int | None], where: str,
-            line: int | None) -> None:
+def _assign(
+    data: dict[str, Any], key: str, value: Any, lines: dict[tuple, int | None], where: str, line: int | None
+) -> None:
     """Replace the value at a dotted key. where, line: of the setting that asks for it; line 0: --set."""
     parts = [int(p) if p.isdigit() else p for p in key.split(".")]
     if "" in parts:
@@ -260,7 +266,7 @@ def _file_keys(loc: tuple) -> tuple:
             keys.append(part)
             annotation = fields[part].annotation
             model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-        elif isinstance(part, int) or (model is not None and not keys[len(loc):]) or "[" not in str(part):
+        elif isinstance(part, int) or (model is not None and not keys[len(loc) :]) or "[" not in str(part):
             if str(part) in {"int", "str", "float", "bool"}:
                 continue
             keys.append(part)
@@ -275,8 +281,10 @@ def _message(item: dict, keys: tuple) -> tuple[str, str | None]:
     if kind == "extra_forbidden":
         choices = _choices(keys[:-1])
         near = nearest(str(keys[-1]), choices)
-        return (f"unknown key {keys[-1]!r}; expected one of: {', '.join(choices)}",
-                f"did you mean {near!r}?" if near else None)
+        return (
+            f"unknown key {keys[-1]!r}; expected one of: {', '.join(choices)}",
+            f"did you mean {near!r}?" if near else None,
+        )
     if kind == "missing":
         return f"is missing; expected {_described(keys)}", None
     if kind == "value_error":
@@ -319,4 +327,4 @@ def _choices(keys: tuple) -> list[str]:
 def _described(keys: tuple) -> str:
     model = _model_at(keys[:-1])
     field = model.model_fields.get(keys[-1]) if model is not None else None
-    return (field.description if field is not None and field.description else f"a value for {keys[-1]!r}")
+    return field.description if field is not None and field.description else f"a value for {keys[-1]!r}"

@@ -13,8 +13,10 @@ def capable() -> Capabilities:
     caps = probe()
     fine, reasons = can_run(caps)
     if not fine:
-        raise CapabilityError("this machine can't run an emulated experiment: " + "; ".join(reasons),
-                              hint="`testbed doctor` shows what is missing and the command that installs it")
+        raise CapabilityError(
+            "this machine can't run an emulated experiment: " + "; ".join(reasons),
+            hint="`testbed doctor` shows what is missing and the command that installs it",
+        )
     return caps
 
 
@@ -30,5 +32,6 @@ def check_kernel(loaded: LoadedExperiment, caps: Capabilities) -> None:
 
 def check_congestion_control(loaded: LoadedExperiment) -> None:
     """Needs no root. Raises InputError when the kernel has no such congestion control."""
-    require_congestion_control(loaded.experiment.network.congestion_control,
-                               loaded.where("network", "congestion_control"))
+    require_congestion_control(
+        loaded.experiment.network.congestion_control, loaded.where("network", "congestion_control")
+    )

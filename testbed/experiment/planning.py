@@ -39,8 +39,9 @@ class PlanView:
         }  # fmt: skip
 
 
-def load_for_runner(name: str, overrides: tuple[str, ...] = (), *, seed: int | None = None,
-                    runner: str | None = None) -> tuple[LoadedExperiment, list[str]]:
+def load_for_runner(
+    name: str, overrides: tuple[str, ...] = (), *, seed: int | None = None, runner: str | None = None
+) -> tuple[LoadedExperiment, list[str]]:
     """The experiment with another runner, and a note on what was left out.
 
     The runner's own options in the file belong to the file's runner: with another one only those of --set are kept.
@@ -89,11 +90,17 @@ def _adds(setup: RunSetup) -> Iterator[dict[str, Any]]:
     plan = setup.plan
     names = [d.name for d in plan.cluster.devices]
     for device in plan.cluster.devices:
-        row = {"device": device.name, "flops": device.flops, "memory_bytes": device.memory_bytes,
-               "downlink_bps": device.link.downlink_bps, "uplink_bps": device.link.uplink_bps}
+        row = {
+            "device": device.name,
+            "flops": device.flops,
+            "memory_bytes": device.memory_bytes,
+            "downlink_bps": device.link.downlink_bps,
+            "uplink_bps": device.link.uplink_bps,
+        }
         try:
-            without = setup.runner.plan(plan.cluster.only(n for n in names if n != device.name), plan.model,
-                                        plan.training)
+            without = setup.runner.plan(
+                plan.cluster.only(n for n in names if n != device.name), plan.model, plan.training
+            )
             yield {**row, "adds_s": without.predicted["step_time_s"] - plan.predicted["step_time_s"]}
         except InputError:
             yield {**row, "adds_s": None}

@@ -136,8 +136,9 @@ def demand_of(setup: RunSetup) -> Demand:
     working = [d for d in cluster.devices if d.name not in spares] or list(cluster.devices)
     load = plan.data.get("load")
     server = cluster.server.link
-    peak = max(max(min(server.uplink_bps, d.link.downlink_bps), min(server.downlink_bps, d.link.uplink_bps))
-               for d in working)
+    peak = max(
+        max(min(server.uplink_bps, d.link.downlink_bps), min(server.downlink_bps, d.link.uplink_bps)) for d in working
+    )
     declared = isinstance(load, Mapping) and _positive(load.get("step_s"))
     peaks: dict[str, float] = {}
     if declared:
@@ -151,10 +152,15 @@ def demand_of(setup: RunSetup) -> Demand:
     stages = plan.data.get("memory_bytes")
     held = sum(float(b) for b in stages.values()) if isinstance(stages, Mapping) else 0.0
     return Demand(
-        flops=flops, fastest=max(d.flops for d in working), messages=messages,
-        packets=(1 + ACKS) * sent / GOODPUT_BYTES, peak_packets=(1 + ACKS) * peak / 8 / GOODPUT_BYTES,
+        flops=flops,
+        fastest=max(d.flops for d in working),
+        messages=messages,
+        packets=(1 + ACKS) * sent / GOODPUT_BYTES,
+        peak_packets=(1 + ACKS) * peak / 8 / GOODPUT_BYTES,
         workers=len(cluster.devices),
-        memory_bytes=ENGINE_BYTES + held + WORKER_BYTES * (len(cluster.devices) + 1), declared=declared, **peaks,
+        memory_bytes=ENGINE_BYTES + held + WORKER_BYTES * (len(cluster.devices) + 1),
+        declared=declared,
+        **peaks,
     )
 
 
@@ -196,30 +202,33 @@ def compare(demand: Demand, capacity: Capacity, tdf: float) -> Preflight:
     busiest_usable = BUSIEST_USABLE * max(0.25 * len(capacity.core_flops), len(capacity.core_flops) - capacity.others)
     line = demand.peak_traffic * demand.packets
     needs = {
-        f"the machine needs {sum(cores.values()):.2f} core-seconds an emulated second, and {usable:.2f} can be used":
-            sum(cores.values()) / usable,
-        f"at the busiest moment the machine needs {busiest:.2f} cores, and {busiest_usable:.2f} can be used":
-            busiest / busiest_usable,
-        f"the fastest device computes {units.speed(demand.fastest)}, a core {units.speed(core)}":
-            demand.fastest / core,
+        f"the machine needs {sum(cores.values()):.2f} core-seconds an emulated second, and {usable:.2f} can be used": sum(
+            cores.values()
+        )
+        / usable,
+        f"at the busiest moment the machine needs {busiest:.2f} cores, and {busiest_usable:.2f} can be used": busiest
+        / busiest_usable,
+        f"the fastest device computes {units.speed(demand.fastest)}, a core {units.speed(core)}": demand.fastest / core,
         f"updates of the fastest device move {units.size(demand.update_bps)} of memory a second, a core "
-        f"{units.size(UPDATE_BPS)}":
-            demand.update_bps / UPDATE_BPS,
+        f"{units.size(UPDATE_BPS)}": demand.update_bps / UPDATE_BPS,
         f"{line:,.0f} packets a second keep the delay line's process busy for "
-        f"{line * capacity.packet.delay_line_s:.2f} s":
-            line * capacity.packet.delay_line_s / DELAY_LINE_USABLE,
+        f"{line * capacity.packet.delay_line_s:.2f} s": line * capacity.packet.delay_line_s / DELAY_LINE_USABLE,
         f"{demand.peak_packets:,.0f} packets a second, while the fastest link is full, need "
-        f"{demand.peak_packets * capacity.packet.machine_s:.2f} of {len(capacity.core_flops)} cores":
-            demand.peak_packets * max(capacity.packet.machine_s / len(capacity.core_flops),
-                                      capacity.packet.delay_line_s) / PEAK_USABLE,
+        f"{demand.peak_packets * capacity.packet.machine_s:.2f} of {len(capacity.core_flops)} cores": demand.peak_packets
+        * max(capacity.packet.machine_s / len(capacity.core_flops), capacity.packet.delay_line_s)
+        / PEAK_USABLE,
     }
     problems = [f"{text}: time dilation {round_up(need):g}" for text, need in needs.items() if need > tdf]
     if demand.memory_bytes > capacity.memory_bytes:
-        problems.append(f"{units.size(demand.memory_bytes)} of memory are needed, {units.size(capacity.memory_bytes)} "
-                        "are free; no time dilation helps: fewer devices or a smaller model do")
+        problems.append(
+            f"{units.size(demand.memory_bytes)} of memory are needed, {units.size(capacity.memory_bytes)} "
+            "are free; no time dilation helps: fewer devices or a smaller model do"
+        )
     if capacity.others > BUSY * len(capacity.core_flops):
-        problems.append(f"other programs keep {capacity.others:.2g} of {len(capacity.core_flops)} cores busy: a run "
-                        "beside them can hardly be valid, whatever the time dilation")
+        problems.append(
+            f"other programs keep {capacity.others:.2g} of {len(capacity.core_flops)} cores busy: a run "
+            "beside them can hardly be valid, whatever the time dilation"
+        )
     needed = round_up(max(needs.values()))
     return Preflight(tdf, needed, demand, capacity, {k: round(v, 4) for k, v in cores.items()}, problems)
 

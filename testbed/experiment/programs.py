@@ -70,14 +70,23 @@ def _run(network: Any, state: RunState, job: Job, current: Callable[[str], LinkS
     with ExitStack() as stack:
         beside = []
         for host, argv in job.beside:
-            program = start_program(network, [host], 0, argv, state=state, stdin=subprocess.DEVNULL,
-                                    stdout=subprocess.DEVNULL, stderr=sys.stderr)
+            program = start_program(
+                network,
+                [host],
+                0,
+                argv,
+                state=state,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=sys.stderr,
+            )
             stack.callback(program.end, state)
             beside.append(program)
         time.sleep(_HEAD_START_S if beside else 0)
         for program, (_, argv) in zip(beside, job.beside):
             if program.process.poll() not in (None, 0):
-                raise TestbedError(f"--with {program.host}: {argv[0]} ended at once, "
-                                   f"with exit code {program.process.poll()}")
+                raise TestbedError(
+                    f"--with {program.host}: {argv[0]} ended at once, with exit code {program.process.poll()}"
+                )
         codes = run_program(network, hosts, job.argv, state=state, prefix=len(hosts) > 1, timeout=job.timeout_s)
     return worst(codes)

@@ -82,10 +82,14 @@ def load_questions(path: Path) -> Questions:
     """Read a questions file. Raises InputError."""
     data, _ = yaml_text.read(path)
     _known(str(path), data, _KEYS)
-    strategies = {name: Strategy(name, entry.get("title", name), entry.get("set", {}))
-                  for name, entry in data["strategies"].items()}
-    questions = {name: _question(f"{path}, questions.{name}", name, entry, strategies)
-                 for name, entry in data["questions"].items()}
+    strategies = {
+        name: Strategy(name, entry.get("title", name), entry.get("set", {}))
+        for name, entry in data["strategies"].items()
+    }
+    questions = {
+        name: _question(f"{path}, questions.{name}", name, entry, strategies)
+        for name, entry in data["questions"].items()
+    }
     return Questions(path.parent / data["base"], strategies, questions)
 
 
@@ -114,8 +118,17 @@ def _question(where: str, name: str, entry: Mapping[str, Any], strategies: Mappi
             settings = {**entry.get("set", {}), **values[value], **strategies[strategy].settings}
             points.append(Point(name, strategy, value, settings, entry.get("loses"), churn.get(value)))
     numeric = all(_number(v) is not None for v in values)
-    return Question(name, entry["title"], " ".join(entry.get("about", "").split()), entry["axis"]["title"],
-                    tuple(values), numeric, tuple(wanted), tuple(points), tuple(entry.get("figures", ["step_time_s"])))
+    return Question(
+        name,
+        entry["title"],
+        " ".join(entry.get("about", "").split()),
+        entry["axis"]["title"],
+        tuple(values),
+        numeric,
+        tuple(wanted),
+        tuple(points),
+        tuple(entry.get("figures", ["step_time_s"])),
+    )
 
 
 def _number(text: str) -> float | None:

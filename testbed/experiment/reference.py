@@ -27,9 +27,12 @@ def markdown() -> str:
 def _section(name: str, model: type[BaseModel]) -> list[str]:
     doc = (model.__doc__ or "").strip()
     own = _table(f"`{name}`", model, doc="" if doc.startswith("Usage docs") else doc)
-    nested = [part for key, field in model.model_fields.items()
-              if (inner := _inner_model(field.annotation)) is not None
-              for part in _section(f"{name}.{key}", inner)]
+    nested = [
+        part
+        for key, field in model.model_fields.items()
+        if (inner := _inner_model(field.annotation)) is not None
+        for part in _section(f"{name}.{key}", inner)
+    ]
     return [own, *nested]
 
 

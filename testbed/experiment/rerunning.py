@@ -15,8 +15,20 @@ from testbed.measurement.run_folder import EXPERIMENT, PLAN, RunFolder, json_tex
 from testbed.measurement.steps import counted_steps
 
 # What may make results differ, of the manifest; `started`, `command` and the like always do.
-_COMPARED = ("engine", "seed", "tdf", "time_scale", "delay_backend", "versions", "kernel", "machine", "capabilities",
-             "inputs", "fidelity_thresholds", "experiment")
+_COMPARED = (
+    "engine",
+    "seed",
+    "tdf",
+    "time_scale",
+    "delay_backend",
+    "versions",
+    "kernel",
+    "machine",
+    "capabilities",
+    "inputs",
+    "fidelity_thresholds",
+    "experiment",
+)
 _SAME_LOSS = 1e-6
 
 
@@ -62,8 +74,11 @@ def before_it(folder: RunFolder, setup: RunSetup, manifest: Mapping[str, Any]) -
 
 def results(old: RunFolder, new: RunFolder) -> list[Difference]:
     """What came out differently: status, verdict, losses step by step, step time."""
-    found = [Difference(key, str(old.manifest.get(key)), str(new.manifest.get(key)))
-             for key in ("status", "verdict") if old.manifest.get(key) != new.manifest.get(key)]
+    found = [
+        Difference(key, str(old.manifest.get(key)), str(new.manifest.get(key)))
+        for key in ("status", "verdict")
+        if old.manifest.get(key) != new.manifest.get(key)
+    ]
     a, b = (counted_steps(f.events()) for f in (old, new))
     if len(a) != len(b):
         found.append(Difference("steps", str(len(a)), str(len(b))))
@@ -72,8 +87,13 @@ def results(old: RunFolder, new: RunFolder) -> list[Difference]:
         gaps = (both["loss_after"] - both["loss_before"]).abs()
         if gaps.max() > _SAME_LOSS:
             at = both.loc[gaps.idxmax()]
-            found.append(Difference(f"loss of step {int(at['step'])}, the largest difference of {len(both)}",
-                                    f"{at['loss_before']:.6f}", f"{at['loss_after']:.6f}"))
+            found.append(
+                Difference(
+                    f"loss of step {int(at['step'])}, the largest difference of {len(both)}",
+                    f"{at['loss_before']:.6f}",
+                    f"{at['loss_after']:.6f}",
+                )
+            )
         before, after = both["step_time_s_before"].median(), both["step_time_s_after"].median()
         change = f" ({100 * (after / before - 1):+.1f} %)" if before else ""
         found.append(Difference("median step time", f"{before:.4g} s", f"{after:.4g} s{change}"))
@@ -88,8 +108,11 @@ def _differences(name: str, old: Any, new: Any) -> list[Difference]:
         return found
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [d for i, (a, b) in enumerate(zip(old, new)) for d in _differences(f"{name}.{i}", a, b)]
-    if old == new or (isinstance(old, (int, float)) and isinstance(new, (int, float))
-                      and abs(old - new) <= 1e-9 * max(abs(old), abs(new))):
+    if old == new or (
+        isinstance(old, (int, float))
+        and isinstance(new, (int, float))
+        and abs(old - new) <= 1e-9 * max(abs(old), abs(new))
+    ):
         return []
     return [Difference(name, _shown(old), _shown(new))]
 

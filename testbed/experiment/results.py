@@ -14,9 +14,18 @@ from testbed.report.results import markdown, results_of
 from testbed.report.results_figures import write_figures
 
 
-def make_results(file: Path, names: Sequence[str], out: Path, runs: Path, *, workers: int | None = None,
-                 limit_s: float = 150.0, budget_s: float = math.inf, draw_only: bool = False,
-                 say: Callable[[str], None] = lambda _: None) -> list[Path]:
+def make_results(
+    file: Path,
+    names: Sequence[str],
+    out: Path,
+    runs: Path,
+    *,
+    workers: int | None = None,
+    limit_s: float = 150.0,
+    budget_s: float = math.inf,
+    draw_only: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
     """Simulate (all, or the named questions), then write OUT/results.md and OUT/results/.
 
     Raises:
@@ -35,8 +44,10 @@ def make_results(file: Path, names: Sequence[str], out: Path, runs: Path, *, wor
     if draw_only and not answers:
         raise InputError(str(data), "holds no results; expected those of `testbed results`")
     points = [p for name in fresh for p in questions.questions[name].points]
-    order = {(p.question, p.strategy, p.value): i
-             for i, p in enumerate(p for q in questions.questions.values() for p in q.points)}
+    order = {
+        (p.question, p.strategy, p.value): i
+        for i, p in enumerate(p for q in questions.questions.values() for p in q.points)
+    }
 
     def write(more: list[Answer]) -> list[Path]:
         """The numbers first, so that an interrupted run keeps what it has."""
@@ -46,6 +57,7 @@ def make_results(file: Path, names: Sequence[str], out: Path, runs: Path, *, wor
         write_file(out / "results.md", markdown(found))
         return [out / "results.md", data, *write_figures(found, data.parent)]
 
-    more = answer_all(questions, points, runs, workers=workers or cores(), limit_s=limit_s, budget_s=budget_s, say=say,
-                      keep=write)
+    more = answer_all(
+        questions, points, runs, workers=workers or cores(), limit_s=limit_s, budget_s=budget_s, say=say, keep=write
+    )
     return write(more)

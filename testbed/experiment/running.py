@@ -65,13 +65,21 @@ def prepare(setup: RunSetup, out: Path, say: Callable[[str], None]) -> RunSetup:
         say(f"time dilation {found.tdf:g}, the least that this machine is expected to carry")
     elif texts:
         say("\n".join(found.lines()))
-        texts = [f"this machine is not expected to carry the experiment at time dilation {found.tdf:g}; the smallest "
-                 f"that it would carry is {found.needed_tdf:g} (--tdf auto takes it): {'; '.join(texts)}"]
+        texts = [
+            f"this machine is not expected to carry the experiment at time dilation {found.tdf:g}; the smallest "
+            f"that it would carry is {found.needed_tdf:g} (--tdf auto takes it): {'; '.join(texts)}"
+        ]
     return replace(setup, warnings=[*setup.warnings, *texts], preflight=found.to_dict())
 
 
-def run_once(setup: RunSetup, out: Path, *, progress: AbstractContextManager[ProgressLike], command: str,
-             after: Callable[[Any], None] | None = None) -> DoneRun:
+def run_once(
+    setup: RunSetup,
+    out: Path,
+    *,
+    progress: AbstractContextManager[ProgressLike],
+    command: str,
+    after: Callable[[Any], None] | None = None,
+) -> DoneRun:
     """Execute a checked setup: folder, engine, report. Raises CapabilityError when this machine can't run it."""
     experiment = setup.loaded.experiment
     if experiment.engine == "simulation":
@@ -144,21 +152,32 @@ def dry_run_text(setup: RunSetup, *, as_json: bool = False) -> str:
     """The plan, the schedules of links and churn, and every command that would be applied."""
     e = setup.loaded.experiment
     network = setup.network
-    settings = NetworkSettings(switch=e.network.switch, congestion_control=e.network.congestion_control,
-                               buffer_s=e.links.buffer * e.tdf, queue=e.links.queue,
-                               queue_interval_s=CODEL_INTERVAL_S * e.tdf,
-                               outside=OUTSIDE if network.cross_traffic else None)
-    commands = [*network_commands(network.topology, network.link_changes, settings, e.tdf),
-                *delay_lines(network.topology, network.link_changes, e.tdf),
-                *replay_lines(network.topology, network.link_changes, e.tdf)]
+    settings = NetworkSettings(
+        switch=e.network.switch,
+        congestion_control=e.network.congestion_control,
+        buffer_s=e.links.buffer * e.tdf,
+        queue=e.links.queue,
+        queue_interval_s=CODEL_INTERVAL_S * e.tdf,
+        outside=OUTSIDE if network.cross_traffic else None,
+    )
+    commands = [
+        *network_commands(network.topology, network.link_changes, settings, e.tdf),
+        *delay_lines(network.topology, network.link_changes, e.tdf),
+        *replay_lines(network.topology, network.link_changes, e.tdf),
+    ]
     if as_json:
-        return json.dumps({
-            "plan": json.loads(json_text(setup.plan)), "warnings": setup.warnings, "commands": commands,
-            "link_changes": {h: len(s) for h, s in setup.network.link_changes.items()},
-            "churn": setup.churn,
-            "cross_traffic": [{"home": s.home, "direction": s.direction, "changes": s.changes}
-                              for s in network.cross_traffic],
-        })
+        return json.dumps(
+            {
+                "plan": json.loads(json_text(setup.plan)),
+                "warnings": setup.warnings,
+                "commands": commands,
+                "link_changes": {h: len(s) for h, s in setup.network.link_changes.items()},
+                "churn": setup.churn,
+                "cross_traffic": [
+                    {"home": s.home, "direction": s.direction, "changes": s.changes} for s in network.cross_traffic
+                ],
+            }
+        )
     lines = [f"experiment {e.name} ({setup.loaded.path})", ""]
     lines += [f"warning: {w}" for w in setup.warnings]
     lines.append("plan:")
@@ -167,8 +186,10 @@ def dry_run_text(setup: RunSetup, *, as_json: bool = False) -> str:
     lines += ["", "links at the start (down, up, RTT; changes within the time limit):"]
     for home, series in setup.network.link_changes.items():
         s = series[0][1]
-        lines.append(f"  {home:10} {units.rate(s.down_bps):>12} {units.rate(s.up_bps):>12} {units.duration(s.rtt_s):>9}"
-                     f"  {len(series) - 1} changes  [{setup.network.link_source[home]}]")
+        lines.append(
+            f"  {home:10} {units.rate(s.down_bps):>12} {units.rate(s.up_bps):>12} {units.duration(s.rtt_s):>9}"
+            f"  {len(series) - 1} changes  [{setup.network.link_source[home]}]"
+        )
     if network.cross_traffic:
         lines += ["", "cross traffic:", *(f"  {line}" for line in described(network.cross_traffic))]
     lines += ["", "churn:"] + ([f"  {t:8.1f} s  {d} {a}" for t, d, a in setup.churn[:50]] or ["  none"])

@@ -23,12 +23,19 @@ class Section(BaseModel):
     @classmethod
     def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         of = cls.model_fields[info.field_name].annotation
-        entries = value.items() if get_origin(of) is dict and isinstance(value, dict) else \
-            enumerate(value) if get_origin(of) is tuple and isinstance(value, list) else [("", value)]
+        entries = (
+            value.items()
+            if get_origin(of) is dict and isinstance(value, dict)
+            else enumerate(value)
+            if get_origin(of) is tuple and isinstance(value, list)
+            else [("", value)]
+        )
         for key, entry in entries:
             if isinstance(entry, bool) and of is not bool:
-                raise ValueError(f"found {f'{key}: ' * (entry is not value)}{entry}; expected neither true nor false "
-                                 "(YAML makes them of yes, on, no, off)")
+                raise ValueError(
+                    f"found {f'{key}: ' * (entry is not value)}{entry}; expected neither true nor false "
+                    "(YAML makes them of yes, on, no, off)"
+                )
         return value
 
 
@@ -86,29 +93,34 @@ class LinksSection(Section):
     """What shapes each home's access link: a trace file, or constant values."""
 
     trace: str | None = Field(None, description="a link trace; any format that `testbed traces inspect` reads")
-    preset: str | None = Field(None, description="links made from public figures, one a home, by seed: dsl, fttc, "
-                               "cable, fibre, lte, satellite or mixed, see traces/README.md")
+    preset: str | None = Field(
+        None,
+        description="links made from public figures, one a home, by seed: dsl, fttc, "
+        "cable, fibre, lte, satellite or mixed, see traces/README.md",
+    )
     format: str | None = Field(None, description="force the trace's format instead of detecting it")
     read: dict[str, float | str | list[str]] = Field(
-        default_factory=dict, description="what the file does not say, as the options of `testbed traces`: map, zone, "
-        "dates, every_s, rule …")
+        default_factory=dict,
+        description="what the file does not say, as the options of `testbed traces`: map, zone, dates, every_s, rule …",
+    )
     download: Rate | None = Field(None, description="constant TCP goodput, without a trace")
     upload: Rate | None = None
     rtt: Delay | None = Field(None, description="constant round trip home - server")
     jitter: Delay | None = Field(None, description="mean difference of successive RTTs; overrides the trace's")
     loss: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        None, description="round-trip packet loss, 0 to 1; overrides the trace's")
+        None, description="round-trip packet loss, 0 to 1; overrides the trace's"
+    )
     assign: Assign = Field("round-robin", description="which series of the file each home gets")
     mapping: dict[str, str] = Field(default_factory=dict, description="home: name in the trace, for by-name")
     start: Duration = Field(si(0.0), description="where in the trace the experiment starts")
-    stagger: bool = Field(
-        False, description="start homes that share one series at different places in it, by seed")
+    stagger: bool = Field(False, description="start homes that share one series at different places in it, by seed")
     end: Literal["loop", "hold", "stop"] = Field("loop", description="what happens after a trace's last sample")
     interpolate: Literal["step", "linear"] = Field("step", description="between samples: hold, or a straight line")
     resolution: PositiveDuration = Field(si(0.1), description="changes closer than this (real time) are merged")
     buffer: PositiveDuration = Field(si(0.1), description="bottleneck buffer, as time at the link's rate")
     queue: Literal["fifo", "fq_codel", "cake"] = Field(
-        "fifo", description="how every bottleneck queues: byte FIFO, or fq_codel or cake where the kernel has them")
+        "fifo", description="how every bottleneck queues: byte FIFO, or fq_codel or cake where the kernel has them"
+    )
 
     @model_validator(mode="after")
     def _trace_or_constant(self) -> LinksSection:
@@ -129,19 +141,25 @@ class AvailabilitySection(Section):
     """When devices are there. Without a trace they always are."""
 
     trace: str | None = Field(None, description="an availability trace (device, start, end)")
-    preset: str | None = Field(None, description="availability made from public figures, one series a device, by "
-                               "seed: evening, overnight-idle, office, flaky, see traces/README.md")
+    preset: str | None = Field(
+        None,
+        description="availability made from public figures, one series a device, by "
+        "seed: evening, overnight-idle, office, flaky, see traces/README.md",
+    )
     format: str | None = Field(None, description="force the trace's format instead of detecting it")
     read: dict[str, float | str | list[str]] = Field(
-        default_factory=dict, description="what the file does not say, as the options of `testbed traces`: map, zone, "
-        "dates, every_s, rule …")
-    assign: Assign = Field("by-name", description="which series each device gets; by-name: those not in the file "
-                           "are always available")
+        default_factory=dict,
+        description="what the file does not say, as the options of `testbed traces`: map, zone, dates, every_s, rule …",
+    )
+    assign: Assign = Field(
+        "by-name", description="which series each device gets; by-name: those not in the file are always available"
+    )
     mapping: dict[str, str] = Field(default_factory=dict, description="device: name in the trace, for by-name")
     start: Duration = Field(si(0.0), description="where in the trace the experiment starts")
     end: Literal["loop", "hold", "stop"] = Field("hold", description="what happens after the trace's end")
     churn: Literal["kill", "suspend", "disconnect"] = Field(
-        "kill", description="what leaving is: process dies with its memory, frozen, or only the link is down")
+        "kill", description="what leaving is: process dies with its memory, frozen, or only the link is down"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> AvailabilitySection:
@@ -159,13 +177,16 @@ class DeviceDefinition(Section):
 class DevicesSection(Section):
     """Which computer is in which home."""
 
-    profiles: list[str] = Field(default_factory=lambda: ["volunteer"], min_length=1,
-                                description="of traces/devices/, or of `define`")
+    profiles: list[str] = Field(
+        default_factory=lambda: ["volunteer"], min_length=1, description="of traces/devices/, or of `define`"
+    )
     assign: Literal["round-robin", "random"] = Field("round-robin", description="which profile each home gets")
     mapping: dict[str, str] = Field(default_factory=dict, description="home: profile; the others by `assign`")
     population: str | None = Field(
-        None, description="draw the homes' devices from this population, by seed: households, volunteers, phones, "
-        "laptops, desktops, single-board-computers, mixed; see traces/README.md")
+        None,
+        description="draw the homes' devices from this population, by seed: households, volunteers, phones, "
+        "laptops, desktops, single-board-computers, mixed; see traces/README.md",
+    )
     count: int | None = Field(None, ge=1, description="how many devices, so homes, where topology does not say")
     define: dict[str, DeviceDefinition] = Field(default_factory=dict, description="profiles of your own")
     speed_factor: float = Field(1.0, ge=1e-6, le=1e6, description="multiplies every speed, to fit a small model")
@@ -174,8 +195,11 @@ class DevicesSection(Section):
 class ModelSection(Section):
     """A published model's name alone (`model: opt-13b`) will do; keys beside `name` replace its own."""
 
-    name: str | None = Field(None, description="a published shape, see docs/models.md: opt-125m … opt-175b, "
-                             "llama-2-7b, -13b, -70b, gpt-3-125m … gpt-3-175b")
+    name: str | None = Field(
+        None,
+        description="a published shape, see docs/models.md: opt-125m … opt-175b, "
+        "llama-2-7b, -13b, -70b, gpt-3-125m … gpt-3-175b",
+    )
     kind: Literal["gpt", "opt", "llama"] = Field("gpt", description="family of decoder-only transformers")
     layers: int = Field(4, ge=1, le=1000, description="transformer blocks")
     d_model: int = Field(128, ge=1, description="width")
@@ -184,8 +208,9 @@ class ModelSection(Section):
     d_ff: int | None = Field(None, ge=1, description="default 4 × d_model")
     sequence: int = Field(64, ge=2, description="tokens a sample; 1024 with a name")
     vocabulary: int = Field(256, ge=256, description="256: bytes")
-    positions: int | None = Field(None, ge=2, description="the context, and learned positions of gpt and opt; "
-                                  "default sequence")
+    positions: int | None = Field(
+        None, ge=2, description="the context, and learned positions of gpt and opt; default sequence"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -198,9 +223,14 @@ class ModelSection(Section):
             spec = published(value["name"])
         except InputError as error:
             raise ValueError(error.problem + (f" ({error.hint})" if error.hint else "")) from None
-        shape = {"kind": spec.family, "positions": spec.positions,
-                 **{k: getattr(spec, k) for k in ("layers", "d_model", "heads", "kv_heads", "d_ff", "sequence",
-                                                  "vocabulary")}}
+        shape = {
+            "kind": spec.family,
+            "positions": spec.positions,
+            **{
+                k: getattr(spec, k)
+                for k in ("layers", "d_model", "heads", "kv_heads", "d_ff", "sequence", "vocabulary")
+            },
+        }
         return {**shape, **value, "name": spec.name}
 
     @model_validator(mode="after")
@@ -221,8 +251,19 @@ class ModelSection(Section):
     def spec(self) -> ModelSpec:
         """As runners read it."""
         tied = self.name is not None and PUBLISHED[self.name].tied_head
-        return ModelSpec(self.name or self.kind, self.layers, self.d_model, self.heads, self.d_ff or 4 * self.d_model,
-                         self.sequence, self.vocabulary, self.kind, self.kv_heads, self.positions, tied)
+        return ModelSpec(
+            self.name or self.kind,
+            self.layers,
+            self.d_model,
+            self.heads,
+            self.d_ff or 4 * self.d_model,
+            self.sequence,
+            self.vocabulary,
+            self.kind,
+            self.kv_heads,
+            self.positions,
+            tied,
+        )
 
 
 class OptimizerSection(Section):
@@ -260,7 +301,8 @@ class TrainingSection(Section):
 class NetworkSection(Section):
     switch: Literal["bridge", "ovs"] = Field("bridge", description="Linux bridge, or Open vSwitch")
     delay_backend: Literal["auto", "netem", "nfqueue"] = Field(
-        "auto", description="what delays packets; auto: netem where the kernel has it")
+        "auto", description="what delays packets; auto: netem where the kernel has it"
+    )
     congestion_control: str = Field("cubic", pattern=r"^[a-z0-9_]+$", description="TCP's, in every host")
 
 
@@ -273,7 +315,8 @@ class CrossTrafficSection(Section):
     burst: PositiveDuration | None = Field(None, description="on for so long, with `pause`; without both: constant")
     pause: PositiveDuration | None = Field(None, description="then off for so long")
     periods: Literal["exponential", "fixed"] = Field(
-        "exponential", description="burst and pause are means of random lengths (by seed), or the lengths themselves")
+        "exponential", description="burst and pause are means of random lengths (by seed), or the lengths themselves"
+    )
     trace: str | None = Field(None, description="instead of rate: a CSV file with columns time and rate")
     end: Literal["loop", "hold", "stop"] = Field("loop", description="what happens after a trace's last sample")
     start: Duration = Field(si(0.0), description="when it begins")
@@ -301,7 +344,8 @@ class FidelitySection(Section):
     """What the verdict allows; the defaults are in docs/fidelity.md."""
 
     thresholds: dict[str, float | str] = Field(
-        default_factory=dict, description="of the verdict, by name, e.g. `{replay_late_s: 100 ms}`; the others stay")
+        default_factory=dict, description="of the verdict, by name, e.g. `{replay_late_s: 100 ms}`; the others stay"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -321,10 +365,13 @@ class SimulationSection(Section):
     """For `engine: simulation` and `testbed simulate`."""
 
     tensors: Literal["meta", "real"] = Field(
-        "meta", description="meta: shapes without data, so no losses; real: training as it is, for small models")
+        "meta", description="meta: shapes without data, so no losses; real: training as it is, for small models"
+    )
     details: int = Field(
-        20_000, ge=0, description="messages and computations that get events of their own; the others are in the "
-        "totals only")
+        20_000,
+        ge=0,
+        description="messages and computations that get events of their own; the others are in the totals only",
+    )
 
 
 class Experiment(Section):
@@ -334,7 +381,8 @@ class Experiment(Section):
     description: str = Field("", description="for the reader")
     seed: int = Field(0, ge=0, lt=2**63, description="of weights, batches, random loss and random assignment")
     engine: Literal["emulation", "simulation"] = Field(
-        "emulation", description="real processes on an emulated network, or the same code in virtual time")
+        "emulation", description="real processes on an emulated network, or the same code in virtual time"
+    )
     topology: TopologySection
     links: LinksSection
     availability: AvailabilitySection = Field(default_factory=AvailabilitySection)
@@ -344,18 +392,23 @@ class Experiment(Section):
     network: NetworkSection = Field(default_factory=NetworkSection)
     time_scale: float = Field(1.0, gt=0, le=1e5, description="trace seconds that pass in one emulated second")
     tdf: TimeDilation = Field(
-        1.0, description="time dilation: real seconds an emulated second takes; auto: the least that this machine "
-        "carries, measured before the start")
+        1.0,
+        description="time dilation: real seconds an emulated second takes; auto: the least that this machine "
+        "carries, measured before the start",
+    )
     time_limit: PositiveDuration = Field(si(1800.0), description="emulated time after which the run is ended")
     cross_traffic: list[CrossTrafficSection] = Field(
-        default_factory=list, description="other traffic in the homes, see docs/cross-traffic.md")
+        default_factory=list, description="other traffic in the homes, see docs/cross-traffic.md"
+    )
     probes: ProbesSection = Field(default_factory=ProbesSection)
     fidelity: FidelitySection = Field(default_factory=FidelitySection)
     simulation: SimulationSection = Field(default_factory=SimulationSection)
     outputs: OutputsSection = Field(default_factory=OutputsSection)
     sweep: list[dict[str, Any]] = Field(
-        default_factory=list, description="runs that `testbed run` and `testbed simulate` make of this experiment one "
-        "after the other; each entry is settings as in --set, e.g. `{topology.homes: 4}`")
+        default_factory=list,
+        description="runs that `testbed run` and `testbed simulate` make of this experiment one "
+        "after the other; each entry is settings as in --set, e.g. `{topology.homes: 4}`",
+    )
 
     @model_validator(mode="before")
     @classmethod

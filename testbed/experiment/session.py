@@ -46,8 +46,9 @@ class LiveNetwork:
 
 
 @contextmanager
-def shaped_session(loaded: LoadedExperiment, *, command: str, at_s: float = 0.0, hold: bool = False,
-                   warnings: list[str] | None = None) -> Iterator[tuple[RunState, ShapedNetwork]]:
+def shaped_session(
+    loaded: LoadedExperiment, *, command: str, at_s: float = 0.0, hold: bool = False, warnings: list[str] | None = None
+) -> Iterator[tuple[RunState, ShapedNetwork]]:
     """The experiment's network with its links replayed, from emulated time `at_s` on; removed at the end.
 
     hold: keep the links as they are at `at_s`, without cross traffic. A signal raises Interrupted inside the context.
@@ -61,10 +62,19 @@ def shaped_session(loaded: LoadedExperiment, *, command: str, at_s: float = 0.0,
         state = RunState.create(None, command=command)
         try:
             with ShapedNetwork(
-                state, setup.topology, changes, caps=caps, delay_backend=e.network.delay_backend,
-                switch=e.network.switch, congestion_control=e.network.congestion_control, buffer_s=e.links.buffer,
-                queue=e.links.queue, cross_traffic=() if hold else [s.later(at_s) for s in setup.cross_traffic],
-                tdf=e.tdf, seed=e.seed, label=str(loaded.path),
+                state,
+                setup.topology,
+                changes,
+                caps=caps,
+                delay_backend=e.network.delay_backend,
+                switch=e.network.switch,
+                congestion_control=e.network.congestion_control,
+                buffer_s=e.links.buffer,
+                queue=e.links.queue,
+                cross_traffic=() if hold else [s.later(at_s) for s in setup.cross_traffic],
+                tdf=e.tdf,
+                seed=e.seed,
+                label=str(loaded.path),
             ) as shaped:
                 if not hold:
                     shaped.begin(time.monotonic())
@@ -104,8 +114,11 @@ def find_live(name: str) -> LiveNetwork | None:
     """
     live = live_networks()
     path = Path(name).expanduser()
-    exact = [n for n in live if n.run_id == name
-             or (n.run_dir is not None and path.is_dir() and path.resolve() == n.run_dir.resolve())]
+    exact = [
+        n
+        for n in live
+        if n.run_id == name or (n.run_dir is not None and path.is_dir() and path.resolve() == n.run_dir.resolve())
+    ]
     if not exact:
         try:
             label = str(find_experiment(name))
@@ -113,6 +126,9 @@ def find_live(name: str) -> LiveNetwork | None:
             return None
         exact = [n for n in live if n.label == label]
     if len(exact) > 1:
-        raise InputError(name, f"{len(exact)} networks of it are up: {', '.join(n.run_id for n in exact)}",
-                         hint="name one of them by that id, or use --new for a network of your own")
+        raise InputError(
+            name,
+            f"{len(exact)} networks of it are up: {', '.join(n.run_id for n in exact)}",
+            hint="name one of them by that id, or use --new for a network of your own",
+        )
     return exact[0] if exact else None

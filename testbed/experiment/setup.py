@@ -10,16 +10,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
-from testbed.cluster import (
-    Cluster,
-    Device,
-    Link,
-    LinkState,
-    OptimizerSpec,
-    SharedLink,
-    Topology,
-    TrainingSpec,
-)
+from testbed.cluster import Cluster, Device, Link, LinkState, OptimizerSpec, SharedLink, Topology, TrainingSpec
 from testbed.cluster.devices import DeviceProfile, load_profiles
 from testbed.cluster.model import SERVER
 from testbed.cluster.topology_file import load_topology
@@ -71,8 +62,10 @@ class RunSetup:
 def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup:
     """Topology and link settings over time, of the experiment as it stands without its sweep. Raises InputError."""
     if entries := loaded.experiment.sweep:
-        warnings.append(f"{loaded.where('sweep')}: this is the experiment without its sweep of {len(entries)} runs; an "
-                        "entry's settings can be given by --set")
+        warnings.append(
+            f"{loaded.where('sweep')}: this is the experiment without its sweep of {len(entries)} runs; an "
+            "entry's settings can be given by --set"
+        )
     topology = _topology(loaded)
     changes, sources = _link_changes(loaded, topology, warnings)
     _check_delays(loaded, topology, changes)
@@ -109,14 +102,21 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
     model = experiment.model.spec
     o = training.optimizer
     spec = TrainingSpec(
-        training.runner, training.batch, training.micro_batches, training.steps,
+        training.runner,
+        training.batch,
+        training.micro_batches,
+        training.steps,
         experiment.seed if training.seed is None else training.seed,
-        OptimizerSpec(o.name, o.lr, tuple(o.betas), o.weight_decay, o.eps), training.options,
+        OptimizerSpec(o.name, o.lr, tuple(o.betas), o.weight_decay, o.eps),
+        training.options,
     )
     present = cluster.only(d.name for d in cluster.devices if d.name not in absent)
     if not present.devices:
-        raise InputError(loaded.where("availability"), "no device is available at the start; expected at least one",
-                         hint="choose another availability.start or trace")
+        raise InputError(
+            loaded.where("availability"),
+            "no device is available at the start; expected at least one",
+            hint="choose another availability.start or trace",
+        )
     try:
         plan = runner.plan(present, model, spec)
     except InputError as error:
@@ -144,11 +144,19 @@ def run_setups(loaded: LoadedExperiment, last: Sequence[str] = ()) -> list[RunSe
 def _check_delays(loaded: LoadedExperiment, topology: Topology, changes) -> None:
     """A delay line holds packets for minutes at most, in real time."""
     tdf = loaded.experiment.tdf
-    longest = max([topology.server_link.uplink_delay_s, *(s.delay_s for s in topology.shared_links),
-                   *(s.rtt_s + s.jitter_s for series in changes.values() for _, s in series)])
+    longest = max(
+        [
+            topology.server_link.uplink_delay_s,
+            *(s.delay_s for s in topology.shared_links),
+            *(s.rtt_s + s.jitter_s for series in changes.values() for _, s in series),
+        ]
+    )
     if longest * tdf > LONGEST_DELAY_S:
-        raise InputError(loaded.where("tdf"), f"the longest delay, {longest:g} s, is {longest * tdf:g} s in real time "
-                                              f"at tdf {tdf:g}; expected at most {LONGEST_DELAY_S:g} s")
+        raise InputError(
+            loaded.where("tdf"),
+            f"the longest delay, {longest:g} s, is {longest * tdf:g} s in real time "
+            f"at tdf {tdf:g}; expected at most {LONGEST_DELAY_S:g} s",
+        )
 
 
 def _check_options(loaded: LoadedExperiment, runner: Runner) -> None:
@@ -189,8 +197,10 @@ def _resized(topology: Topology, section: TopologySection, loaded: LoadedExperim
     if section.homes is None:
         return topology
     if not isinstance(section.homes, int) or section.homes > len(topology.homes):
-        raise InputError(loaded.where("topology", "homes"),
-                         f"found {section.homes}; with file, expected a number up to the file's {len(topology.homes)}")
+        raise InputError(
+            loaded.where("topology", "homes"),
+            f"found {section.homes}; with file, expected a number up to the file's {len(topology.homes)}",
+        )
     homes = topology.homes[: section.homes]
     shared = tuple(
         SharedLink(s.name, tuple(m for m in s.members if m in homes), s.uplink_bps, s.downlink_bps, s.delay_s)
@@ -203,8 +213,9 @@ def _home_names(homes: int | list[str] | None) -> tuple[str, ...]:
     return tuple(f"h{i + 1}" for i in range(homes)) if isinstance(homes, int) else tuple(homes or ())
 
 
-def _members(n: NeighbourhoodSection, homes: tuple[str, ...], free: list[str], where: str,
-             taken: dict[str, str]) -> tuple[str, ...]:
+def _members(
+    n: NeighbourhoodSection, homes: tuple[str, ...], free: list[str], where: str, taken: dict[str, str]
+) -> tuple[str, ...]:
     if isinstance(n.homes, int):
         if n.homes < 1 or n.homes > len(free):
             raise InputError(where, f"{n.name} wants {n.homes} homes; {len(free)} are left of {len(homes)}")
@@ -235,10 +246,17 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
     else:
         path = loaded.file(section.trace, "links", "trace", folders=True)
         source = path.name
-        population = _read(loaded, "links",
-                           lambda: read_links(path, format=section.format, report=report, **_options(section)))
-        named = assign(homes, list(population), section.assign, seed=e.seed, mapping=section.mapping,
-                       where=loaded.where("links", "assign"))
+        population = _read(
+            loaded, "links", lambda: read_links(path, format=section.format, report=report, **_options(section))
+        )
+        named = assign(
+            homes,
+            list(population),
+            section.assign,
+            seed=e.seed,
+            mapping=section.mapping,
+            where=loaded.where("links", "assign"),
+        )
     warnings += _told(source, section.trace, report)
     changes, sources = {}, {}
     offsets = _offsets(loaded, named, population)
@@ -247,14 +265,28 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
         if section.end == "stop":
             _check_long_enough(loaded, "links", trace.span_s, offsets[home], named[home])
         series = trace.changes(
-            e.time_limit, offset_s=offsets[home], time_scale=e.time_scale, end=section.end,
-            interpolate=section.interpolate, resolution_s=max(section.resolution / e.tdf, 1e-3),
+            e.time_limit,
+            offset_s=offsets[home],
+            time_scale=e.time_scale,
+            end=section.end,
+            interpolate=section.interpolate,
+            resolution_s=max(section.resolution / e.tdf, 1e-3),
         )
         series = _thinned(series, section.resolution / e.tdf)
         if section.jitter is not None or section.loss is not None:
-            series = [(t, LinkState(s.down_bps, s.up_bps, s.rtt_s,
-                                    s.jitter_s if section.jitter is None else section.jitter,
-                                    s.loss if section.loss is None else section.loss)) for t, s in series]
+            series = [
+                (
+                    t,
+                    LinkState(
+                        s.down_bps,
+                        s.up_bps,
+                        s.rtt_s,
+                        s.jitter_s if section.jitter is None else section.jitter,
+                        s.loss if section.loss is None else section.loss,
+                    ),
+                )
+                for t, s in series
+            ]
         changes[home] = series
         sources[home] = f"{source}: {named[home]}" + (f" from {offsets[home]:.0f} s" if offsets[home] else "")
     _warn_short_rtt(changes, topology, warnings)
@@ -265,8 +297,10 @@ def _told(source: str, trace: str | None, report: Report) -> list[str]:
     """What the reader of a trace has to say about it."""
     told = [f"{source}: {text}" for text in report.warnings]
     if repaired := sum(r.count for r in report.repairs.values()):
-        told.append(f"{source}: {repaired} repairs when reading ({', '.join(report.repairs)}); "
-                    f"testbed traces inspect {trace} lists them")
+        told.append(
+            f"{source}: {repaired} repairs when reading ({', '.join(report.repairs)}); "
+            f"testbed traces inspect {trace} lists them"
+        )
     return told
 
 
@@ -299,8 +333,10 @@ def _offsets(loaded: LoadedExperiment, named: dict[str, str], population) -> dic
 
 def _check_long_enough(loaded: LoadedExperiment, section: str, span_s: float, start_s: float, name: str) -> None:
     if start_s >= span_s:
-        raise InputError(loaded.where(section, "start"),
-                         f"{start_s:g} s lies beyond the end of {name!r} ({span_s:g} s), and end is 'stop'")
+        raise InputError(
+            loaded.where(section, "start"),
+            f"{start_s:g} s lies beyond the end of {name!r} ({span_s:g} s), and end is 'stop'",
+        )
 
 
 def _thinned(series: list[tuple[float, LinkState]], resolution_s: float) -> list[tuple[float, LinkState]]:
@@ -321,8 +357,10 @@ def _warn_short_rtt(changes, topology: Topology, warnings: list[str]) -> None:
         fixed = server_rtt + behind.get(home, 0.0)
         short = [s.rtt_s for _, s in series if s.rtt_s < fixed]
         if short:
-            warnings.append(f"{home}: {len(short)} of {len(series)} trace RTTs are below the {fixed * 1e3:.1f} ms of "
-                            "the server's and shared links; the emulated RTT is that much longer there")
+            warnings.append(
+                f"{home}: {len(short)} of {len(series)} trace RTTs are below the {fixed * 1e3:.1f} ms of "
+                "the server's and shared links; the emulated RTT is that much longer there"
+            )
 
 
 def _churn(loaded: LoadedExperiment, homes: tuple[str, ...], warnings: list[str]):
@@ -339,8 +377,11 @@ def _churn(loaded: LoadedExperiment, homes: tuple[str, ...], warnings: list[str]
     else:
         path = loaded.file(section.trace, "availability", "trace", folders=True)
         report = Report()
-        population = _read(loaded, "availability",
-                           lambda: read_availability(path, format=section.format, report=report, **_options(section)))
+        population = _read(
+            loaded,
+            "availability",
+            lambda: read_availability(path, format=section.format, report=report, **_options(section)),
+        )
         warnings += _told(path.name, section.trace, report)
     if method == "by-name":
         for name in section.mapping:
@@ -348,9 +389,12 @@ def _churn(loaded: LoadedExperiment, homes: tuple[str, ...], warnings: list[str]
                 raise unknown(loaded.where("availability", "mapping"), "device", name, homes)
         names = tuple(h for h in homes if h in section.mapping or h in population)
         if not names:
-            raise InputError(where, f"none of the devices {', '.join(homes[:8])} is in {path.name} "
-                                    f"(it has {', '.join(list(population)[:8])})",
-                             hint="use assign: round-robin, or mapping")
+            raise InputError(
+                where,
+                f"none of the devices {', '.join(homes[:8])} is in {path.name} "
+                f"(it has {', '.join(list(population)[:8])})",
+                hint="use assign: round-robin, or mapping",
+            )
         always = [h for h in homes if h not in names]
         if always:
             warnings.append(f"always available, not being in {path.name}: {', '.join(always)}")
@@ -387,9 +431,11 @@ def _cluster(loaded: LoadedExperiment, network: NetworkSetup, fractions: dict[st
         if name not in profiles:
             raise unknown(where, "device profile", name, profiles)
     if section.count is not None and section.count != len(homes):
-        raise InputError(loaded.where("devices", "count"),
-                         f"{section.count} devices for {len(homes)} homes; a home has one",
-                         hint="leave out the topology's homes, or devices.count")
+        raise InputError(
+            loaded.where("devices", "count"),
+            f"{section.count} devices for {len(homes)} homes; a home has one",
+            hint="leave out the topology's homes, or devices.count",
+        )
     if section.population is not None:
         devices = drawn_devices(loaded, profiles, homes)
     else:
@@ -407,5 +453,6 @@ def _cluster(loaded: LoadedExperiment, network: NetworkSetup, fractions: dict[st
     server = loaded.experiment.topology.server
     return Cluster(
         Device(SERVER, server.speed, int(server.memory), topology.server_link, "server"),
-        tuple(device(h) for h in homes), topology.shared_links,
+        tuple(device(h) for h in homes),
+        topology.shared_links,
     )

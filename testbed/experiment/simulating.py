@@ -37,8 +37,10 @@ def port_changes(network: NetworkSetup) -> dict[str, list[PortChange]]:
     found = {SERVER: [PortChange(0.0, _server(topology), network.server_state)]}
     for home, series in network.link_changes.items():
         streams = [s for s in network.cross_traffic if s.home == home]
-        found[home] = [PortChange(t, _home(state, topology, behind.get(home, 0.0), streams, t), state)
-                       for t, state in _with_cross_traffic(series, streams)]
+        found[home] = [
+            PortChange(t, _home(state, topology, behind.get(home, 0.0), streams, t), state)
+            for t, state in _with_cross_traffic(series, streams)
+        ]
     return found
 
 
@@ -74,8 +76,9 @@ def _with_cross_traffic(series: list[tuple[float, LinkState]], streams: list[Str
     return merged
 
 
-def simulate_once(setup: RunSetup, out: Path, *, progress: AbstractContextManager[ProgressLike],
-                  command: str) -> tuple[RunFolder, RunResult]:
+def simulate_once(
+    setup: RunSetup, out: Path, *, progress: AbstractContextManager[ProgressLike], command: str
+) -> tuple[RunFolder, RunResult]:
     """Simulate a checked setup. Ctrl-C keeps what was simulated so far."""
     check_space(out)
     folder = RunFolder.create(out, setup.loaded.experiment.name)
@@ -99,10 +102,18 @@ def simulate_once(setup: RunSetup, out: Path, *, progress: AbstractContextManage
 def _simulate(setup: RunSetup, folder: RunFolder, progress: ProgressLike) -> RunResult:
     e = setup.loaded.experiment
     simulation = Simulation(
-        setup.plan, type(setup.runner), port_changes(setup.network),
-        churn=setup.churn, mode=e.availability.churn, absent=sorted(setup.absent_at_start),
-        buffer_s=e.links.buffer, seed=e.seed, time_limit_s=e.time_limit, tensors=e.simulation.tensors,
-        details=e.simulation.details, on_event=_receiver(folder, progress),
+        setup.plan,
+        type(setup.runner),
+        port_changes(setup.network),
+        churn=setup.churn,
+        mode=e.availability.churn,
+        absent=sorted(setup.absent_at_start),
+        buffer_s=e.links.buffer,
+        seed=e.seed,
+        time_limit_s=e.time_limit,
+        tensors=e.simulation.tensors,
+        details=e.simulation.details,
+        on_event=_receiver(folder, progress),
     )
     for text in setup.warnings:
         simulation.record("warning", text=text)
@@ -147,5 +158,3 @@ def simulation_manifest(setup: RunSetup, command: str) -> dict[str, Any]:
         "kernel": platform.release(),
         "machine": {"cores": os.cpu_count()},
     }
-
-

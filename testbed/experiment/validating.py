@@ -16,8 +16,13 @@ from testbed.report.compare_scatter import write_scatter
 Execute = Callable[[RunSetup, Path], Path]  # runs a setup below a folder, returns its run folder
 
 
-def checked(experiments: Sequence[str | Path], overrides: tuple[str, ...] = (), *,
-            seed: int | None = None, tdf: str | None = None) -> list[RunSetup]:
+def checked(
+    experiments: Sequence[str | Path],
+    overrides: tuple[str, ...] = (),
+    *,
+    seed: int | None = None,
+    tdf: str | None = None,
+) -> list[RunSetup]:
     """All experiments read, checked and planned, before any of them starts.
 
     Raises:
@@ -33,8 +38,16 @@ def checked(experiments: Sequence[str | Path], overrides: tuple[str, ...] = (), 
     return setups
 
 
-def validate(setups: Sequence[RunSetup], out: Path, runs: Path, *, emulate: Execute, simulate: Execute, repeat: int,
-             say: Callable[[str], None] = lambda _: None) -> Validation:
+def validate(
+    setups: Sequence[RunSetup],
+    out: Path,
+    runs: Path,
+    *,
+    emulate: Execute,
+    simulate: Execute,
+    repeat: int,
+    say: Callable[[str], None] = lambda _: None,
+) -> Validation:
     """Run each setup `repeat` times in emulation and once in simulation (which gives the same each time).
 
     Writes validation.json, .csv, .md, .png and .svg into `out`, anew after each case, and the run folders below

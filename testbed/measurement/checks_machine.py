@@ -48,9 +48,7 @@ def tolerated(seconds: int) -> int:
     return max(seconds, 1) - 1 - math.ceil((max(seconds, 1) - 1) * QUANTILE)
 
 
-def _per_second(
-    c: Context, field: str, name: str, title: str, limit: float, quantile: float, text: str
-) -> Check:
+def _per_second(c: Context, field: str, name: str, title: str, limit: float, quantile: float, text: str) -> Check:
     hosts = select(c.events, "host")
     hosts = hosts[hosts[field].notna()]
     if not len(hosts):
@@ -105,8 +103,9 @@ def _pauses(c: Context) -> Check:
         return unmeasured("delay_paused", title, limit, "times", "not reported")
     bad = hosts[hosts["delay_paused"] > 0]
     text = "its process was stopped and continued by a signal"
-    return judged("delay_paused", title, hosts["delay_paused"].sum(), limit, "times", text, "delay line",
-                  bad["t"].min())
+    return judged(
+        "delay_paused", title, hosts["delay_paused"].sum(), limit, "times", text, "delay line", bad["t"].min()
+    )
 
 
 def sched_delay(c: Context) -> list[Check]:
@@ -201,14 +200,8 @@ def machine(c: Context) -> list[Check]:
     if not len(hosts):
         return [coverage]
     busy = hosts["cpu"] > c.limits.cpu_busy
-    steal = (
-        f", {100 * hosts['steal'].mean():.2g} % stolen by other machines"
-        if hosts["steal"].mean() > 0.005
-        else ""
-    )
-    text = (
-        f"mean {100 * hosts['cpu'].mean():.3g} % busy{steal}; saturated = above {100 * c.limits.cpu_busy:g} %"
-    )
+    steal = f", {100 * hosts['steal'].mean():.2g} % stolen by other machines" if hosts["steal"].mean() > 0.005 else ""
+    text = f"mean {100 * hosts['cpu'].mean():.3g} % busy{steal}; saturated = above {100 * c.limits.cpu_busy:g} %"
     checks = [
         coverage,
         judged("cpu", cpu, busy.mean(), c.limits.cpu_saturated_time, "", text, "", hosts["t"][busy].min()),
@@ -217,12 +210,8 @@ def machine(c: Context) -> list[Check]:
     used = hosts["memory_bytes"] / total
     if used.notna().any():
         limit, peak = 1 - c.limits.memory_available, hosts.loc[used.idxmax()]
-        text = (
-            f"{units.size(peak['memory_bytes'])} of {units.size(total[used.idxmax()])} at {peak['t']:.1f} s"
-        )
-        checks.append(
-            judged("memory", memory, used.max(), limit, "", text, "", hosts["t"][used > limit].min())
-        )
+        text = f"{units.size(peak['memory_bytes'])} of {units.size(total[used.idxmax()])} at {peak['t']:.1f} s"
+        checks.append(judged("memory", memory, used.max(), limit, "", text, "", hosts["t"][used > limit].min()))
     stalls = hosts["memory_stall"]
     if stalls.notna().any():
         bad = hosts["t"][stalls > c.limits.memory_stall].min()

@@ -119,9 +119,7 @@ def leak(c: Context) -> Check:
         f"{where}: {units.rate(worst['rate_bps'])} on the wire, {units.rate(set_bps[excess.idxmax()])} "
         f"allowed, at {worst['start_s']:.1f} s; {len(bad)} of {len(windows)} windows"
     )
-    return judged(
-        "leak", title, max(excess.max(), 0.0), c.limits.rate_excess, "", text, where, bad["start_s"].min()
-    )
+    return judged("leak", title, max(excess.max(), 0.0), c.limits.rate_excess, "", text, where, bad["start_s"].min())
 
 
 def overflow(c: Context) -> Check:
@@ -158,8 +156,9 @@ def interference(c: Context) -> Check:
     texts = [f"{text} (at {t:.1f} s)" for t, text in zip(rows["t"], rows["text"]) if isinstance(text, str)]
     more = f"; {len(texts) - 4} more" if len(texts) > 4 else ""
     nodes = ", ".join(dict.fromkeys(str(n) for n in rows["node"]))
-    return judged("interference", title, len(rows), limit, "changes", "; ".join(texts[:4]) + more, nodes,
-                  rows["t"].min())
+    return judged(
+        "interference", title, len(rows), limit, "changes", "; ".join(texts[:4]) + more, nodes, rows["t"].min()
+    )
 
 
 NETWORK_CHECKS = (probes_present, rate_error, rtt_error, leak, interference, overflow)

@@ -174,11 +174,7 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
             else c
             for c in checks
         ]
-    reasons = [
-        Reason(c.name, c.measured, c.threshold, c.where, _sentence(c), c.at_s)
-        for c in checks
-        if c.ok is False
-    ]
+    reasons = [Reason(c.name, c.measured, c.threshold, c.where, _sentence(c), c.at_s) for c in checks if c.ok is False]
     valid = probed and stepped and not reasons
     return Verdict(valid, reasons, checks, notes, setting(manifest, "zero_at"), context.tdf)
 

@@ -104,9 +104,7 @@ class HostMonitor:
             after = cpu_times()
             try:
                 self._on_event(self._sample(before, after, delay))
-            except (
-                TestbedError
-            ):  # events can't be written any more: the engine hears of it by its own appends
+            except TestbedError:  # events can't be written any more: the engine hears of it by its own appends
                 return
             before = after
 

@@ -227,8 +227,9 @@ def _checksum(data: bytes) -> int:
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def echo_rtts(targets: Iterable[tuple[str, str, str]], *, count: int, interval_s: float,
-              wait_s: float) -> dict[str, list[float]]:
+def echo_rtts(
+    targets: Iterable[tuple[str, str, str]], *, count: int, interval_s: float, wait_s: float
+) -> dict[str, list[float]]:
     """Round-trip times by ICMP echo, all targets at once.
 
     Args:
@@ -280,7 +281,7 @@ def _echo_request(ident: int, number: int) -> bytes:
 def _answered(sock: socket.socket, ident: int) -> float | None:
     """The round-trip time of an answer to one of our requests [s]; None for any other packet."""
     packet, extra, _, _ = sock.recvmsg(256, 64)
-    icmp = packet[(packet[0] & 15) * 4:]
+    icmp = packet[(packet[0] & 15) * 4 :]
     if icmp[0] != 0 or struct.unpack_from("!H", icmp, 4)[0] != ident:
         return None
     (sent_s,) = struct.unpack_from("!d", icmp, 8)

@@ -48,8 +48,13 @@ class LiveVerdict:
     def feed(self, event: dict[str, Any]) -> list[Violation]:
         """The checks that fail for the first time with this event."""
         kind, found = event.get("event"), []
-        judges = {"host": self._host, "compute": self._compute, "link": self._link, "churn": self._churn,
-                  "interference": self._interference}
+        judges = {
+            "host": self._host,
+            "compute": self._compute,
+            "link": self._link,
+            "churn": self._churn,
+            "interference": self._interference,
+        }
         for name, text in judges.get(kind, _nothing)(event):
             if name not in self._said:
                 self._said.add(name)
@@ -58,8 +63,9 @@ class LiveVerdict:
 
     def _link(self, e: dict[str, Any]) -> Iterator[tuple[str, str]]:
         late_s = (e.get("late") or 0.0) * self._tdf
-        yield from self._over("replay_late", f"a change of {e['node']}'s link was applied late", late_s,
-                              self._limits.replay_late_s)
+        yield from self._over(
+            "replay_late", f"a change of {e['node']}'s link was applied late", late_s, self._limits.replay_late_s
+        )
 
     def _churn(self, e: dict[str, Any]) -> Iterator[tuple[str, str]]:
         late_s = (e.get("late") or 0.0) * self._tdf
@@ -84,8 +90,9 @@ class LiveVerdict:
             yield from self._over(f"{field} {limit}", title, e.get(field), limit, unit)
         total = e.get("memory_bytes", 0.0) + e.get("memory_available_bytes", 0.0)
         if total:
-            yield from self._over("memory", "memory is in use", e["memory_bytes"] / total, 1 - limits.memory_available,
-                                  "")
+            yield from self._over(
+                "memory", "memory is in use", e["memory_bytes"] / total, 1 - limits.memory_available, ""
+            )
         for field, title, limit in (
             ("cpu", "the CPU was saturated", limits.cpu_busy),
             ("delay_lag_p99", "the delay line lagged", limits.delay_lag_p99_s),
@@ -100,8 +107,13 @@ class LiveVerdict:
             run = max(self._expected, self._seconds[field])
             most = math.floor(limits.cpu_saturated_time * run) if field == "cpu" else tolerated(run)
             if self._bad[field] > most:
-                yield field, (f"{title} in {self._bad[field]} of {self._seconds[field]} s so far; in the whole run, of "
-                              f"{run} s at least, {most} s may be so")
+                yield (
+                    field,
+                    (
+                        f"{title} in {self._bad[field]} of {self._seconds[field]} s so far; in the whole run, of "
+                        f"{run} s at least, {most} s may be so"
+                    ),
+                )
 
     def _compute(self, e: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if not e.get("flops"):
@@ -114,8 +126,13 @@ class LiveVerdict:
         if overrun > self._limits.overrun_time * paced_s:
             self._first.setdefault("overrun_time", e["t"])
         if self._computations >= ENOUGH_COMPUTATIONS and self._paced_s >= ENOUGH_PACED_S:
-            yield from self._over("overrun_time", "computations overran, of all paced time so far",
-                                  self._overrun_s / self._paced_s, self._limits.overrun_time, "")
+            yield from self._over(
+                "overrun_time",
+                "computations overran, of all paced time so far",
+                self._overrun_s / self._paced_s,
+                self._limits.overrun_time,
+                "",
+            )
 
     @staticmethod
     def _over(name: str, title: str, value: float | None, limit: float, unit: str = "s") -> Iterator[tuple[str, str]]:

@@ -61,8 +61,15 @@ class _Network(Protocol):
     topology: Topology  # rates as emulated, time dilation applied
 
 
-def probe_links(network: _Network, expected: Mapping[str, LinkState], *, server: LinkState,
-                seconds: float = 1.0, tdf: float = 1.0, tcp_tdf: float = TCP_TDF) -> list[ProbeResult]:
+def probe_links(
+    network: _Network,
+    expected: Mapping[str, LinkState],
+    *,
+    server: LinkState,
+    seconds: float = 1.0,
+    tdf: float = 1.0,
+    tcp_tdf: float = TCP_TDF,
+) -> list[ProbeResult]:
     """Measure RTT and rate, in both directions, of every home's link. Blocks; leaves no process and no
     traffic.
 
@@ -112,7 +119,8 @@ class _Path:
         self._server_bps = (server.up_bps if self._down else server.down_bps) / tdf
         self._shared = {
             home: (link.name, link.downlink_bps if self._down else link.uplink_bps)
-            for link in topology.shared_links for home in link.members
+            for link in topology.shared_links
+            for home in link.members
         }
 
     def expected_bps(self, home: str, state: LinkState) -> float:
@@ -141,20 +149,28 @@ class _Path:
             yield group
 
 
-def _probe_rtts(hosts: Mapping[str, _Host], expected: Mapping[str, LinkState],
-                tdf: float) -> list[ProbeResult]:
+def _probe_rtts(hosts: Mapping[str, _Host], expected: Mapping[str, LinkState], tdf: float) -> list[ProbeResult]:
     results: list[ProbeResult] = []
     for group in _chunks(expected, 4 * GROUP_MAX):
         longest_s = max(expected[h].rtt_s + 8 * expected[h].jitter_s for h in group) * tdf + 0.1
         # Packets closer together than the jitter would wait for one another, as a line keeps its order.
         interval_s = max(0.02, min(0.2, 4 * max(expected[h].jitter_s for h in group) * tdf))
-        found = echo_rtts([(h, hosts[h].netns_path, hosts[SERVER].ip) for h in group],
-                          count=ECHOES, interval_s=interval_s, wait_s=longest_s)
+        found = echo_rtts(
+            [(h, hosts[h].netns_path, hosts[SERVER].ip) for h in group],
+            count=ECHOES,
+            interval_s=interval_s,
+            wait_s=longest_s,
+        )
         seconds = (ECHOES * interval_s + longest_s) / tdf
         results += [
             ProbeResult(
-                h, "rtt", expected[h].rtt_s,
-                statistics.median(found[h]) / tdf if found[h] else math.inf, seconds, len(found[h]))
+                h,
+                "rtt",
+                expected[h].rtt_s,
+                statistics.median(found[h]) / tdf if found[h] else math.inf,
+                seconds,
+                len(found[h]),
+            )
             for h in group
         ]
     return results
@@ -163,18 +179,32 @@ def _probe_rtts(hosts: Mapping[str, _Host], expected: Mapping[str, LinkState],
 def _chunks(names: Iterable[str], size: int) -> Iterator[list[str]]:
     names = list(names)
     for start in range(0, len(names), size):
-        yield names[start:start + size]
+        yield names[start : start + size]
 
 
-def _probe_rates(hosts: Mapping[str, _Host], expected: Mapping[str, LinkState], rates: Mapping[str, float],
-                 direction: str, seconds: float, tdf: float, tcp_tdf: float) -> dict[str, ProbeResult]:
+def _probe_rates(
+    hosts: Mapping[str, _Host],
+    expected: Mapping[str, LinkState],
+    rates: Mapping[str, float],
+    direction: str,
+    seconds: float,
+    tdf: float,
+    tcp_tdf: float,
+) -> dict[str, ProbeResult]:
     specs = []
     real_rtt_s = {home: expected[home].rtt_s * tdf for home in rates}
     for home, rate_bps in rates.items():
         source, sink = (SERVER, home) if direction == "down" else (home, SERVER)
-        specs.append(FlowSpec(
-            home, hosts[source].netns_path, hosts[sink].netns_path, hosts[sink].ip, rate_bps,
-            datagrams=expected[home].loss > 0 or tdf > tcp_tdf))
+        specs.append(
+            FlowSpec(
+                home,
+                hosts[source].netns_path,
+                hosts[sink].netns_path,
+                hosts[sink].ip,
+                rate_bps,
+                datagrams=expected[home].loss > 0 or tdf > tcp_tdf,
+            )
+        )
     # Slow start doubles every RTT from ten packets; then the buffer fills, and what it overshot is sent again.
     longest_s = max((real_rtt_s[spec.name] for spec in specs if not spec.datagrams), default=0.0)
     settle_s = 0.5 + max(real_rtt_s.values())
@@ -187,7 +217,12 @@ def _probe_rates(hosts: Mapping[str, _Host], expected: Mapping[str, LinkState], 
     with open_flows(specs, timeout_s=CONNECT_S + 4 * longest_s) as flows:
         measured = saturate(flows, lengths, settle_s=settle_s)
     return {
-        h: ProbeResult(h, f"rate_{direction}", bps * tdf,
-                       measured.get(h, 0.0) * tdf / (1 - one_way_loss(expected[h].loss)), lengths[h] / tdf)
+        h: ProbeResult(
+            h,
+            f"rate_{direction}",
+            bps * tdf,
+            measured.get(h, 0.0) * tdf / (1 - one_way_loss(expected[h].loss)),
+            lengths[h] / tdf,
+        )
         for h, bps in rates.items()
     }

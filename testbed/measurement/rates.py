@@ -12,13 +12,7 @@ from testbed.measurement.events import select
 # payload.
 WIRE_PER_GOODPUT = 1514 / 1448
 
-SETTINGS = {
-    "down_bps": "rate_down",
-    "up_bps": "rate_up",
-    "rtt_s": "rtt",
-    "jitter_s": "jitter",
-    "loss": "loss",
-}
+SETTINGS = {"down_bps": "rate_down", "up_bps": "rate_up", "rtt_s": "rtt", "jitter_s": "jitter", "loss": "loss"}
 WINDOW_COLUMNS = ("node", "direction", "start_s", "end_s", "bytes", "rate_bps", "drops", "backlog")
 
 
@@ -120,9 +114,7 @@ def links_table(events: pd.DataFrame, end_s: float | None = None) -> pd.DataFram
     windows = rate_windows(events)
     if len(windows):
         parts.append(
-            windows.assign(
-                source="measured", quantity="rate_" + windows["direction"], value=windows["rate_bps"]
-            )
+            windows.assign(source="measured", quantity="rate_" + windows["direction"], value=windows["rate_bps"])
         )
     probes = select(events, "probe")
     if len(probes):

@@ -23,8 +23,7 @@ def write_error(path: Path, error: OSError) -> TestbedError:
         errno.EROFS: f"{path.parent} is read-only; choose another place with --out",
     }
     return TestbedError(
-        f"can't write {path}: {os.strerror(error.errno) if error.errno else error}",
-        hint=hints.get(error.errno),
+        f"can't write {path}: {os.strerror(error.errno) if error.errno else error}", hint=hints.get(error.errno)
     )
 
 

@@ -138,23 +138,15 @@ class RunFolder:
             if near:
                 hint = f"did you mean {siblings / near}?"
             else:
-                hint = (
-                    f"{siblings} holds no runs" if not runs else f"the latest in {siblings}: {', '.join(runs[-5:])}"
-                )
+                hint = f"{siblings} holds no runs" if not runs else f"the latest in {siblings}: {', '.join(runs[-5:])}"
             raise InputError(where, "no such run folder", hint=hint)
         if not found.is_dir():
             inside = f"did you mean {found.parent}?" if _is_run(found.parent) else None
             raise InputError(where, "a file; expected a run folder", hint=inside)
         if not _is_run(found):
             runs = sorted(p.name for p in found.iterdir() if _is_run(p))
-            hint = (
-                f"it holds runs itself: {', '.join(runs[-3:])}"
-                if runs
-                else "run folders are made by `testbed run`"
-            )
-            raise InputError(
-                where, f"no run folder: it has neither {MANIFEST} nor {JSONL} nor {PARQUET}", hint=hint
-            )
+            hint = f"it holds runs itself: {', '.join(runs[-3:])}" if runs else "run folders are made by `testbed run`"
+            raise InputError(where, f"no run folder: it has neither {MANIFEST} nor {JSONL} nor {PARQUET}", hint=hint)
         manifest: Any = {}
         if (found / MANIFEST).exists():
             try:

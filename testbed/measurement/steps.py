@@ -103,9 +103,7 @@ def recoveries(events: pd.DataFrame) -> pd.DataFrame:
         }
     )
     done = attempts(events)
-    disturbed = [
-        ((done["start_s"] < end) & (done["end_s"] > start)) for start, end in zip(rows["start"], rows["end"])
-    ]
+    disturbed = [((done["start_s"] < end) & (done["end_s"] > start)) for start, end in zip(rows["start"], rows["end"])]
     calm = done[~np.logical_or.reduce(disturbed)] if disturbed else done
     usual = calm["step_time_s"].median()
     # when training first got past each step: rollbacks don't move this frontier back
@@ -118,8 +116,6 @@ def recoveries(events: pd.DataFrame) -> pd.DataFrame:
             extra.append(np.nan)  # the run ended before training got past it
             continue
         began = frontier[i - 1] if i else 0.0
-        saved = checkpoints[(checkpoints["start"] >= began - 1e-6) & (checkpoints["end"] <= start)][
-            "end"
-        ].max()
+        saved = checkpoints[(checkpoints["start"] >= began - 1e-6) & (checkpoints["end"] <= start)]["end"].max()
         extra.append(frontier[i] - (max(began, saved) if np.isfinite(saved) else began) - usual)
     return table.assign(extra_s=np.asarray(extra, dtype=float))

@@ -15,9 +15,17 @@ from testbed.processes import in_user_mode_linux
 #: What is asked of user-mode-linux instead. It has one processor for all, and each of its system calls, page faults
 #: and wake-ups is a few switches between processes of the machine (docs/kernels.md).
 USER_MODE_LINUX = {
-    "rate_error_worst": 0.1, "rtt_error_s": 0.002, "rtt_p99_over_s": 0.01, "jitter_error_s": 0.001,
-    "gap_deviation_p99": 0.5, "window_deviation_p99": 0.3, "neighbour_rtt_s": 0.003, "churn_late_s": 0.5,
-    "sched_delay_s": 0.05, "overrun_time": 0.1, "overrun_count": 0.2,
+    "rate_error_worst": 0.1,
+    "rtt_error_s": 0.002,
+    "rtt_p99_over_s": 0.01,
+    "jitter_error_s": 0.001,
+    "gap_deviation_p99": 0.5,
+    "window_deviation_p99": 0.3,
+    "neighbour_rtt_s": 0.003,
+    "churn_late_s": 0.5,
+    "sched_delay_s": 0.05,
+    "overrun_time": 0.1,
+    "overrun_count": 0.2,
 }
 
 
@@ -43,9 +51,7 @@ class Thresholds:
     window_deviation_p99: float = 0.06  # of the rate over 10 ms of a saturated link; one packet at least
     neighbour_rtt_s: float = 0.001  # median RTT of the others while one home saturates its link
     # links, during training
-    rate_excess: float = (
-        0.02  # more than the set rate through a bottleneck, in windows of leak_window_s: a leak
-    )
+    rate_excess: float = 0.02  # more than the set rate through a bottleneck, in windows of leak_window_s: a leak
     leak_window_s: float = 1.0
     leak_allowance_bytes: float = 4 * 1514  # whole frames on a window's edges, and the shaper's least burst
     interference: float = 0  # changes of links that the tool did not make
@@ -68,9 +74,7 @@ class Thresholds:
     cpu_busy: float = 0.95  # a second in which the machine was busier than this is saturated
     cpu_saturated_time: float = 0.2  # fraction of saturated seconds
     memory_available: float = 0.05  # least available memory, as a fraction of what there is
-    memory_stall: float = (
-        0.1  # worst 10 s average of time in which every process waited for memory (PSI full)
-    )
+    memory_stall: float = 0.1  # worst 10 s average of time in which every process waited for memory (PSI full)
     host_coverage: float = 0.5  # fraction of the run's seconds in which the machine was watched
 
     @classmethod
@@ -97,9 +101,7 @@ class Thresholds:
 
 
 def _value(where: str, name: str, value: Any) -> float:
-    expected = (
-        "a duration such as '50 ms'" if name.endswith("_s") else "a number, or a percentage such as '5 %'"
-    )
+    expected = "a duration such as '50 ms'" if name.endswith("_s") else "a number, or a percentage such as '5 %'"
     try:
         if isinstance(value, bool):
             raise ValueError

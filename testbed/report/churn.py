@@ -46,9 +46,7 @@ def churn_table(events: pd.DataFrame) -> pd.DataFrame:
     for gone in away.itertuples():
         row = {"_at": gone.leave_s if np.isfinite(gone.leave_s) else gone.return_s} | gone._asdict()
         later = away[(away["node"] == gone.node) & (away["leave_s"] > row["_at"])]["leave_s"]
-        until = (
-            later.min() if len(later) else np.inf
-        )  # what comes after its next departure belongs to that one
+        until = later.min() if len(later) else np.inf  # what comes after its next departure belongs to that one
         if np.isfinite(gone.leave_s):
             found = _first(left[left["peer"] == gone.node], "t", gone.leave_s, until)
             if found is not None:

@@ -1,12 +1,6 @@
 """Colours of all figures: told apart by colour-blind readers, and light or dark enough for grey print."""
 
-STATE = {
-    "compute": "#1f6fb4",
-    "wait": "#d3d8df",
-    "send": "#e08214",
-    "receive": "#1b9e77",
-    "offline": "#f4c7c3",
-}
+STATE = {"compute": "#1f6fb4", "wait": "#d3d8df", "send": "#e08214", "receive": "#1b9e77", "offline": "#f4c7c3"}
 SET = "#6b7280"
 MEASURED = "#1f6fb4"
 PROBED = "#111827"

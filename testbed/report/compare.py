@@ -95,8 +95,9 @@ def find_runs(arguments: Sequence[str | Path]) -> list[Path]:
     return list(found)
 
 
-def compare(runs: Sequence[str | Path], *, confidence: float = 0.95, method: str = "t",
-            g_co2_per_kwh: float) -> Comparison:
+def compare(
+    runs: Sequence[str | Path], *, confidence: float = 0.95, method: str = "t", g_co2_per_kwh: float
+) -> Comparison:
     """Group runs and estimate each metric's mean.
 
     method: 't' (Student's interval of the mean, runs independent and about normal) or 'bootstrap' (BCa, 9,999
@@ -133,8 +134,13 @@ def interval(values: Sequence[float | None], confidence: float = 0.95, method: s
     if np.ptp(known) == 0:
         return Interval(mean, mean, mean, n, known.tolist())
     if method == "bootstrap":
-        low, high = stats.bootstrap((known,), np.mean, confidence_level=confidence, n_resamples=_RESAMPLES,
-                                    random_state=np.random.default_rng(0)).confidence_interval
+        low, high = stats.bootstrap(
+            (known,),
+            np.mean,
+            confidence_level=confidence,
+            n_resamples=_RESAMPLES,
+            random_state=np.random.default_rng(0),
+        ).confidence_interval
     else:
         half = stats.t.ppf(0.5 + confidence / 2, n - 1) * known.std(ddof=1) / np.sqrt(n)
         low, high = mean - half, mean + half
@@ -178,18 +184,26 @@ def _short(value: Any) -> str:
 
 def _notes(groups: list[Group], confidence: float, method: str) -> list[str]:
     percent = f"{100 * confidence:g} %"
-    how = {"t": "by Student's t (runs independent, about normal)",
-           "bootstrap": f"by bootstrap (BCa, {_RESAMPLES:,} resamples)"}[method]
+    how = {
+        "t": "by Student's t (runs independent, about normal)",
+        "bootstrap": f"by bootstrap (BCa, {_RESAMPLES:,} resamples)",
+    }[method]
     notes = [f"{percent} intervals of the mean over runs, {how}; ± is half their width."]
     if any(len(g.runs) == 1 for g in groups):
         notes.append("One run has no interval: n = 1 says nothing about chance.")
-    same = [g.label for g in groups if len(g.runs) > 1 and g.engine == "simulation"
-            and all(i.n < 2 or i.low == i.high for i in g.metrics.values())]
+    same = [
+        g.label
+        for g in groups
+        if len(g.runs) > 1 and g.engine == "simulation" and all(i.n < 2 or i.low == i.high for i in g.metrics.values())
+    ]
     if same:
-        notes.append(f"All repeats alike ({', '.join(same[:4])}): a simulation gives the same run for the same seed; "
-                     "vary the seed for an interval.")
+        notes.append(
+            f"All repeats alike ({', '.join(same[:4])}): a simulation gives the same run for the same seed; "
+            "vary the seed for an interval."
+        )
     doubtful = [f"{g.label}: {g.doubtful} of {len(g.runs)}" for g in groups if g.doubtful]
     if doubtful:
-        notes.append("INVALID or incomplete runs are in these means and should not be relied on: "
-                     f"{'; '.join(doubtful)}.")
+        notes.append(
+            f"INVALID or incomplete runs are in these means and should not be relied on: {'; '.join(doubtful)}."
+        )
     return notes

@@ -24,8 +24,15 @@ from testbed.report.compare import Interval, interval
 from testbed.report.compare_figures import METRICS, RunFigures, run_figures
 from testbed.report.text import DASH
 
-COMPARED = ("step_time_s", "device_down_bytes", "device_up_bytes", "server_egress_bytes", "outage_s", "detection_s",
-            "recovery_s")
+COMPARED = (
+    "step_time_s",
+    "device_down_bytes",
+    "device_up_bytes",
+    "server_egress_bytes",
+    "outage_s",
+    "detection_s",
+    "recovery_s",
+)
 # What a simulation is asked for: largest median, 90 % quantile and maximum of the absolute errors; None: not asked.
 # Recovery after detection alone is shown, not judged: for Cleave it is tens of milliseconds, whatever was under way.
 LIMITS: dict[str, tuple[float | None, float | None, float | None]] = {
@@ -82,8 +89,9 @@ class Validation:
         return {**asdict(self), "met": self.met, "limits": LIMITS}
 
 
-def case_of(name: str, emulated: Sequence[str | Path], simulated: Sequence[str | Path],
-            confidence: float = 0.95) -> Case:
+def case_of(
+    name: str, emulated: Sequence[str | Path], simulated: Sequence[str | Path], confidence: float = 0.95
+) -> Case:
     """Read a case from its run folders. Raises InputError: one is no run folder."""
     real, virtual = ([run_figures(path) for path in paths] for paths in (emulated, simulated))
     means = [{m: interval([f.metrics[m] for f in runs], confidence) for m in COMPARED} for runs in (real, virtual)]
@@ -93,8 +101,16 @@ def case_of(name: str, emulated: Sequence[str | Path], simulated: Sequence[str |
         if measured and predicted is not None:
             errors[m] = predicted / measured - 1
     first = (real or virtual)[0]
-    return Case(name, first.runner, first.devices, *means, errors, [f.verdict for f in real],
-                _problems(real, virtual), [Path(f.path).name for f in (*real, *virtual)])
+    return Case(
+        name,
+        first.runner,
+        first.devices,
+        *means,
+        errors,
+        [f.verdict for f in real],
+        _problems(real, virtual),
+        [Path(f.path).name for f in (*real, *virtual)],
+    )
 
 
 def _problems(real: list[RunFigures], virtual: list[RunFigures]) -> list[str]:
@@ -154,8 +170,15 @@ def _traffic_error(case: Case) -> float | None:
     return max(errors, key=abs, default=None)
 
 
-CASE_HEAD = ("Case", "Step time: simulated / emulated", "Error", "Traffic", "Loss to recovery: simulated / emulated",
-             "Error", "Emulation")
+CASE_HEAD = (
+    "Case",
+    "Step time: simulated / emulated",
+    "Error",
+    "Traffic",
+    "Loss to recovery: simulated / emulated",
+    "Error",
+    "Emulation",
+)
 SUMMARY_HEAD = ("Error of", "Cases", "Median", "90 % quantile", "Largest", "Bias", "Asked", "Met")
 
 
@@ -182,11 +205,21 @@ def _blocks(v: Validation) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     doubtful = sum(not c.valid for c in v.cases)
     blocks = [("Cases", CASE_HEAD, case_rows(v))]
     if v.over_valid:
-        blocks.append((f"Errors over the {len(v.cases) - doubtful} cases whose emulation was VALID", SUMMARY_HEAD,
-                       summary_rows(v.over_valid)))
+        blocks.append(
+            (
+                f"Errors over the {len(v.cases) - doubtful} cases whose emulation was VALID",
+                SUMMARY_HEAD,
+                summary_rows(v.over_valid),
+            )
+        )
     if doubtful:
-        blocks.append((f"Errors over all {len(v.cases)} cases, {doubtful} of them not to be relied on", SUMMARY_HEAD,
-                       summary_rows(v.over_all)))
+        blocks.append(
+            (
+                f"Errors over all {len(v.cases)} cases, {doubtful} of them not to be relied on",
+                SUMMARY_HEAD,
+                summary_rows(v.over_all),
+            )
+        )
     return blocks
 
 
@@ -194,8 +227,9 @@ def render_validation(v: Validation) -> RenderableType:
     """For the terminal."""
     parts: list[RenderableType] = []
     for title, head, rows in _blocks(v):
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False,
-                      padding=(0, 2, 0, 0))
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+        )
         for i, name in enumerate(head):
             table.add_column(name, justify="left" if i == 0 or name == "Emulation" else "right", overflow="fold")
         for row in rows:
@@ -221,11 +255,39 @@ def csv_text(v: Validation) -> str:
     """A row a case and metric."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["case", "runner", "devices", "metric", "unit", "emulated", "emulated_low", "emulated_high", "runs",
-                     "simulated", "error", "valid"])
+    writer.writerow(
+        [
+            "case",
+            "runner",
+            "devices",
+            "metric",
+            "unit",
+            "emulated",
+            "emulated_low",
+            "emulated_high",
+            "runs",
+            "simulated",
+            "error",
+            "valid",
+        ]
+    )
     for c in v.cases:
         for m, error in c.errors.items():
             e = c.emulated[m]
-            writer.writerow([c.name, c.runner, c.devices, m, METRICS[m].unit, e.mean, e.low, e.high, e.n,
-                             c.simulated[m].mean, error, c.valid])
+            writer.writerow(
+                [
+                    c.name,
+                    c.runner,
+                    c.devices,
+                    m,
+                    METRICS[m].unit,
+                    e.mean,
+                    e.low,
+                    e.high,
+                    e.n,
+                    c.simulated[m].mean,
+                    error,
+                    c.valid,
+                ]
+            )
     return out.getvalue()

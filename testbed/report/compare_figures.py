@@ -41,8 +41,15 @@ def _grams(value: float | None) -> str:
 def _joules(value: float | None) -> str:
     if text.missing(value):
         return text.DASH
-    return next(f"{value / f:.3g} {u}" for f, u in ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (0, "J"))
-                if value >= f or u == "J") if value >= 1e3 else f"{value:.3g} J"
+    return (
+        next(
+            f"{value / f:.3g} {u}"
+            for f, u in ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (0, "J"))
+            if value >= f or u == "J"
+        )
+        if value >= 1e3
+        else f"{value:.3g} J"
+    )
 
 
 METRICS: dict[str, Metric] = {
@@ -113,8 +120,18 @@ def run_figures(run_dir: str | Path | RunFolder, *, g_co2_per_kwh: float = WORLD
         "co2_g": None if energy is None else energy / 3.6e6 * g_co2_per_kwh,
     }
     experiment = run.manifest.get("experiment")
-    return RunFigures(s.path, s.name, s.engine, s.runner, len(names) or s.devices, s.verdict, s.status,
-                      experiment if isinstance(experiment, dict) else {}, metrics, len(power))
+    return RunFigures(
+        s.path,
+        s.name,
+        s.engine,
+        s.runner,
+        len(names) or s.devices,
+        s.verdict,
+        s.status,
+        experiment if isinstance(experiment, dict) else {},
+        metrics,
+        len(power),
+    )
 
 
 def _sum(a: float | None, b: float | None) -> float | None:
@@ -155,13 +172,19 @@ def _busy_seconds(events: pd.DataFrame, window: tuple[float, float]) -> dict[str
     return seconds.clip(lower=0).groupby(compute["node"]).sum().to_dict()
 
 
-def _idle(events: pd.DataFrame, window: tuple[float, float] | None, busy: dict[str, float],
-          devices: list[str]) -> float | None:
+def _idle(
+    events: pd.DataFrame, window: tuple[float, float] | None, busy: dict[str, float], devices: list[str]
+) -> float | None:
     if window is None or not devices:
         return None
     away = absences(events)
-    gone = (np.minimum(away["return_s"].fillna(window[1]), window[1])
-            - np.maximum(away["leave_s"].fillna(0.0), window[0])).clip(lower=0).groupby(away["node"]).sum().to_dict()
+    gone = (
+        (np.minimum(away["return_s"].fillna(window[1]), window[1]) - np.maximum(away["leave_s"].fillna(0.0), window[0]))
+        .clip(lower=0)
+        .groupby(away["node"])
+        .sum()
+        .to_dict()
+    )
     shares = []
     for name in devices:
         present = window[1] - window[0] - gone.get(name, 0.0)

@@ -45,16 +45,32 @@ def _panel(axes: Axes, metric: str, cases: list[Case], runners: list[str]) -> No
         for c in own:
             real = c.emulated[metric]
             if real.low is not None:
-                axes.plot([max(real.low, low), min(real.high, high)], [c.simulated[metric].mean] * 2, lw=0.9,
-                          color=_COLOURS[i % len(_COLOURS)])
+                axes.plot(
+                    [max(real.low, low), min(real.high, high)],
+                    [c.simulated[metric].mean] * 2,
+                    lw=0.9,
+                    color=_COLOURS[i % len(_COLOURS)],
+                )
         for doubtful in (False, True):
             some = [c for c in own if c.valid is not doubtful]
             if some:
-                axes.plot([c.emulated[metric].mean for c in some], [c.simulated[metric].mean for c in some],
-                          _MARKS[i % len(_MARKS)], color=_COLOURS[i % len(_COLOURS)],
-                          mfc="none" if doubtful else None, label=f"{runner}, not VALID" if doubtful else runner)
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal",
-             xlabel=f"emulated {title}", ylabel=f"simulated {title}")
+                axes.plot(
+                    [c.emulated[metric].mean for c in some],
+                    [c.simulated[metric].mean for c in some],
+                    _MARKS[i % len(_MARKS)],
+                    color=_COLOURS[i % len(_COLOURS)],
+                    mfc="none" if doubtful else None,
+                    label=f"{runner}, not VALID" if doubtful else runner,
+                )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(low, high),
+        ylim=(low, high),
+        aspect="equal",
+        xlabel=f"emulated {title}",
+        ylabel=f"simulated {title}",
+    )
     for axis in (axes.xaxis, axes.yaxis):
         log_ticks(axis, low, high)
 

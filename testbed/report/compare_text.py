@@ -18,8 +18,7 @@ from testbed.report.compare_figures import METRICS, PARTS, Metric
 
 def shown_metrics(comparison: Comparison, part: str) -> list[str]:
     """The part's metrics of which some group has a value."""
-    return [m for m, about in METRICS.items() if about.part == part
-            and any(g.metrics[m].n for g in comparison.groups)]
+    return [m for m, about in METRICS.items() if about.part == part and any(g.metrics[m].n for g in comparison.groups)]
 
 
 def value_text(metric: Metric, i: Interval) -> str:
@@ -65,8 +64,10 @@ def remarks(comparison: Comparison) -> list[str]:
         said.append(f"{METRICS['recovery_extra_s'].title} {meaning}.")
     if shown_metrics(comparison, "energy"):
         covered = "; ".join(dict.fromkeys(f"{g.powered_devices} of {g.devices}" for g in comparison.groups))
-        said.append(f"Energy covers the devices whose profile states their power ({covered}), while they compute; "
-                       f"CO₂ at {comparison.g_co2_per_kwh:g} g/kWh.")
+        said.append(
+            f"Energy covers the devices whose profile states their power ({covered}), while they compute; "
+            f"CO₂ at {comparison.g_co2_per_kwh:g} g/kWh."
+        )
     return said
 
 
@@ -76,11 +77,13 @@ def render_comparison(comparison: Comparison) -> RenderableType:
     for part, title in PARTS.items():
         if not shown_metrics(comparison, part):
             continue
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False,
-                      padding=(0, 2, 0, 0))
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+        )
         for i, name in enumerate(head(comparison, part)):
-            table.add_column(name, justify="left" if i == 0 else "right", style="cyan" if i == 0 else "",
-                             overflow="fold")
+            table.add_column(
+                name, justify="left" if i == 0 else "right", style="cyan" if i == 0 else "", overflow="fold"
+            )
         for g, row in zip(comparison.groups, rows(comparison, part)):
             table.add_row(*row, style="red" if g.doubtful else "")
         blocks += [table, Text("")]
@@ -106,15 +109,30 @@ def csv_text(comparison: Comparison) -> str:
     """A row a group and metric."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["group", "experiment", "engine", "runner", "devices", "metric", "unit", "mean", "low", "high", "n",
-                     "invalid_runs"])
+    writer.writerow(
+        [
+            "group",
+            "experiment",
+            "engine",
+            "runner",
+            "devices",
+            "metric",
+            "unit",
+            "mean",
+            "low",
+            "high",
+            "n",
+            "invalid_runs",
+        ]
+    )
     for g in comparison.groups:
         for name, metric in METRICS.items():
             i = g.metrics[name]
             if i.n:
                 numbers = ["" if v is None else repr(v) for v in (i.mean, i.low, i.high)]
-                writer.writerow([g.label, g.name, g.engine, g.runner, g.devices, name, metric.unit, *numbers, i.n,
-                                 g.doubtful])
+                writer.writerow(
+                    [g.label, g.name, g.engine, g.runner, g.devices, name, metric.unit, *numbers, i.n, g.doubtful]
+                )
     return out.getvalue()
 
 

@@ -75,9 +75,7 @@ def step_times(data: RunData) -> go.Figure:
     _recoveries(figure, data, 0.0, top)
     _marks(figure, data, 0.0, top)
     mode = "lines+markers" if len(counted) <= 400 else "lines"
-    hover = (
-        "step %{customdata[0]:.0f}, attempt %{customdata[1]:.0f}<br>%{y:.4g} s, at %{x:.1f} s<extra></extra>"
-    )
+    hover = "step %{customdata[0]:.0f}, attempt %{customdata[1]:.0f}<br>%{y:.4g} s, at %{x:.1f} s<extra></extra>"
     figure.add_scatter(
         x=counted["end_s"],
         y=counted["step_time_s"],
@@ -186,8 +184,7 @@ def timeline(chart: Gantt, labelled: bool = False) -> go.Figure:
             },
         )
         names = [
-            text.label(v or "") + (f" (+{n - 1} more)" if n > 1 else "")
-            for v, n in zip(boxes["label"], boxes["count"])
+            text.label(v or "") + (f" (+{n - 1} more)" if n > 1 else "") for v, n in zip(boxes["label"], boxes["count"])
         ]
         figure.add_scatter(
             x=(start + end) / 2,
@@ -224,14 +221,7 @@ def timeline(chart: Gantt, labelled: bool = False) -> go.Figure:
         fixedrange=True,
     )
     figure.update_xaxes(range=[chart.start_s, max(chart.end_s, chart.start_s + 1e-3)])
-    line = {
-        "type": "line",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "layer": "below",
-        "line": {"color": colours.GRID},
-    }
+    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "below", "line": {"color": colours.GRID}}
     figure.update_layout(shapes=[{**line, "y0": row, "y1": row} for row in chart.rows.values()])
     figure.update_layout(margin={"l": 90})
     return figure

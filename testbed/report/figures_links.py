@@ -12,9 +12,7 @@ from testbed.report.run_data import RunData
 
 def links(data: RunData, nodes: list[str]) -> go.Figure:
     """Set against measured rate of each link, one row a link, down on the left and up on the right."""
-    titles = [
-        t for n in nodes for t in (f"{text.label(text.short(n))} ↓ down", f"{text.label(text.short(n))} ↑ up")
-    ]
+    titles = [t for n in nodes for t in (f"{text.label(text.short(n))} ↓ down", f"{text.label(text.short(n))} ↑ up")]
     rows = max(len(nodes), 1)
     figure = make_subplots(
         rows=rows,

@@ -26,9 +26,7 @@ def device_intervals(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
         _part(send["node"], "send", send["start"], send["end"], send["tag"]),
         _part(transfer["peer"], "send", transfer["start"], transfer["end"], transfer["tag"]),
         _part(transfer["node"], "receive", transfer["start"], transfer["end"], transfer["tag"]),
-        _part(
-            away["node"], "offline", away["leave_s"].fillna(0), away["return_s"].fillna(end_s), away["mode"]
-        ),
+        _part(away["node"], "offline", away["leave_s"].fillna(0), away["return_s"].fillna(end_s), away["mode"]),
     ]
     table = pd.concat(parts, ignore_index=True)
     table = table[table["node"].notna() & (table["end"] >= table["start"])]
@@ -98,12 +96,7 @@ def shares(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
         return pd.DataFrame(columns=list(STATES), dtype=float)
     both = own[own["state"].isin(["compute", "wait"])]
     merged = merge(pd.concat([own[own["state"] != "wait"], both.assign(state="wait")]))
-    seconds = (
-        (merged["end"] - merged["start"])
-        .groupby([merged["node"], merged["state"]])
-        .sum()
-        .unstack(fill_value=0.0)
-    )
+    seconds = (merged["end"] - merged["start"]).groupby([merged["node"], merged["state"]]).sum().unstack(fill_value=0.0)
     seconds = seconds.reindex(columns=list(STATES), fill_value=0.0)
     seconds["wait"] -= seconds["compute"]
     return seconds

@@ -121,19 +121,13 @@ def _verdict(data: RunData) -> str:
 
 def _sections(data: RunData) -> Iterator[Section]:
     yield Section(
-        "summary",
-        "Summary",
-        "The run in numbers; rates and times include everything that churn cost.",
-        _summary(data),
+        "summary", "Summary", "The run in numbers; rates and times include everything that churn cost.", _summary(data)
     )
     warnings = [str(t) for t in dict.fromkeys(data.select("warning")["text"]) if t]
     if warnings:
         items = "".join(f"<li>{escape(w)}</li>" for w in warnings[:50])
         yield Section(
-            "warnings",
-            "Warnings",
-            "What a reader should know before trusting the numbers.",
-            f"<ul>{items}</ul>",
+            "warnings", "Warnings", "What a reader should know before trusting the numbers.", f"<ul>{items}</ul>"
         )
     if len(data.steps) and data.summary.final_loss is not None:
         yield Section(
@@ -188,10 +182,7 @@ def _sections(data: RunData) -> Iterator[Section]:
         )
     if data.plan:
         yield Section(
-            "plan",
-            "Plan",
-            "What the planner decided before the start, against what was measured.",
-            tables.plan(data),
+            "plan", "Plan", "What the planner decided before the start, against what was measured.", tables.plan(data)
         )
     yield Section(
         "fidelity",
@@ -200,12 +191,8 @@ def _sections(data: RunData) -> Iterator[Section]:
         "One failed check makes a run INVALID.",
         _fidelity(data),
     )
-    yield Section(
-        "settings", "Settings", "The experiment as given, with <code>--set</code> applied.", _settings(data)
-    )
-    yield Section(
-        "environment", "Environment", "The machine and software that carried the run.", _environment(data)
-    )
+    yield Section("settings", "Settings", "The experiment as given, with <code>--set</code> applied.", _settings(data))
+    yield Section("environment", "Environment", "The machine and software that carried the run.", _environment(data))
 
 
 def plot(figure: go.Figure) -> str:
@@ -264,15 +251,11 @@ def _links(data: RunData) -> str:
         else ""
     )
     scale = data.time_scale
-    clock = (
-        f'<p class="note">One emulated second is {scale:g} seconds of the trace.</p>' if scale != 1 else ""
-    )
+    clock = f'<p class="note">One emulated second is {scale:g} seconds of the trace.</p>' if scale != 1 else ""
     figure = plot(figures_links.links(data, shown)) if shown else ""
     settings = "<h3>Settings</h3>" + tables.links(data) if len(data.select("link")) else ""
     probes = "<h3>Measured before training</h3>" + tables.probes(data) if len(data.select("probe")) else ""
-    other = (
-        "<h3>Cross traffic</h3>" + tables.cross_traffic(data) if len(data.select("cross_traffic")) else ""
-    )
+    other = "<h3>Cross traffic</h3>" + tables.cross_traffic(data) if len(data.select("cross_traffic")) else ""
     return figure + note + clock + settings + other + probes
 
 
@@ -280,8 +263,7 @@ def _devices(data: RunData) -> str:
     has_bytes = data.devices and data.bytes[["sent", "received"]].notna().any(axis=None)
     s = data.summary
     line = (
-        f"<p>The server sent {text.size(s.server_egress_bytes)}, "
-        f"and received {text.size(s.server_ingress_bytes)}.</p>"
+        f"<p>The server sent {text.size(s.server_egress_bytes)}, and received {text.size(s.server_ingress_bytes)}.</p>"
         if has_bytes
         else ""
     )
@@ -293,8 +275,7 @@ def _fidelity(data: RunData) -> str:
     if len(data.select("host")):
         out += (
             "<h3>The machine during the run</h3><p class='intro'>How busy it was, and how late packets left "
-            "the delay line and threads were woken, in real milliseconds.</p>"
-            + plot(figures_links.machine(data))
+            "the delay line and threads were woken, in real milliseconds.</p>" + plot(figures_links.machine(data))
         )
     return out or "<p>Nothing was checked.</p>"
 
@@ -309,27 +290,13 @@ def _settings(data: RunData) -> str:
 
 
 def _environment(data: RunData) -> str:
-    known = {
-        "name",
-        "status",
-        "experiment",
-        "commands",
-        "process",
-        "error",
-        "churn",
-        "warnings",
-        "link_source",
-    }
+    known = {"name", "status", "experiment", "commands", "process", "error", "churn", "warnings", "link_source"}
     m: dict[str, Any] = {k: v for k, v in data.manifest.items() if k not in known}
     commands = data.manifest.get("commands")
     out = tables.facts(m) if m else "<p>The run folder has no manifest.</p>"
     if isinstance(commands, list) and commands:
         listed = "\n".join(str(c) for c in commands[:_MOST_COMMANDS])
-        more = (
-            f"\n… {len(commands) - _MOST_COMMANDS} more in manifest.json"
-            if len(commands) > _MOST_COMMANDS
-            else ""
-        )
+        more = f"\n… {len(commands) - _MOST_COMMANDS} more in manifest.json" if len(commands) > _MOST_COMMANDS else ""
         title = f"{len(commands)} commands were applied"
         out += f"<details><summary>{title}</summary><pre>{escape(listed + more)}</pre></details>"
     elif isinstance(commands, (int, float)):

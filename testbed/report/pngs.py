@@ -42,10 +42,7 @@ def write_pngs(data: RunData, folder: Path) -> list[Path]:
         "timeline.png": (len(data.intervals) > 0, lambda d: timeline(gantt(d, most=40_000))),
         "step.png": (typical_step(data) is not None and len(data.intervals) > 0, _one_step),
         "links.png": (bool(series.shown_links(data)), links),
-        "bytes.png": (
-            bool(data.devices) and data.bytes[["sent", "received"]].notna().any(axis=None),
-            device_bytes,
-        ),
+        "bytes.png": (bool(data.devices) and data.bytes[["sent", "received"]].notna().any(axis=None), device_bytes),
     }
     written = []
     with matplotlib.rc_context(STYLE):
@@ -86,25 +83,14 @@ def loss(data: RunData) -> Figure:
     counted, redone = data.steps[data.steps["counts"]].sort_values("step"), data.steps[~data.steps["counts"]]
     known = np.isfinite(counted["loss"])
     axes.plot(
-        counted["step"],
-        counted["loss"].where(known),
-        color=colours.MEASURED,
-        marker=".",
-        markersize=4,
-        label="counts",
+        counted["step"], counted["loss"].where(known), color=colours.MEASURED, marker=".", markersize=4, label="counts"
     )
     if len(redone):
-        axes.plot(
-            redone["step"], redone["loss"], "o", mfc="none", color=colours.REDONE, label="lost in a rollback"
-        )
+        axes.plot(redone["step"], redone["loss"], "o", mfc="none", color=colours.REDONE, label="lost in a rollback")
     if (~known).any():
         top = counted["loss"][known].max() if known.any() else 1.0
         axes.plot(
-            counted["step"][~known],
-            np.full((~known).sum(), top),
-            "x",
-            color=colours.LEAVE,
-            label="not a finite number",
+            counted["step"][~known], np.full((~known).sum(), top), "x", color=colours.LEAVE, label="not a finite number"
         )
     if needs_log(data.steps["loss"]):
         axes.set_yscale("log")
@@ -125,17 +111,10 @@ def step_times(data: RunData) -> Figure:
     for kind, colour, style in (("leave", colours.LEAVE, "-"), ("return", colours.RETURN, "--")):
         for i, t in enumerate(marks[kind]["t"]):
             axes.axvline(t, color=colour, ls=style, lw=1, label=f"a device {kind}s" if i == 0 else None)
-    axes.plot(
-        counted["end_s"], counted["step_time_s"], color=colours.MEASURED, marker=".", lw=1, label="step time"
-    )
+    axes.plot(counted["end_s"], counted["step_time_s"], color=colours.MEASURED, marker=".", lw=1, label="step time")
     if len(redone):
         axes.plot(
-            redone["end_s"],
-            redone["step_time_s"],
-            "o",
-            mfc="none",
-            color=colours.REDONE,
-            label="lost in a rollback",
+            redone["end_s"], redone["step_time_s"], "o", mfc="none", color=colours.REDONE, label="lost in a rollback"
         )
     if data.summary.step_time_median_s is not None:
         axes.axhline(data.summary.step_time_median_s, color=colours.SET, ls=":", lw=1, label="median")
@@ -165,11 +144,7 @@ def timeline(chart: Gantt, labelled: bool = False) -> Figure:
             continue
         x0, x1, y0, y1 = (boxes[c].to_numpy(dtype=float) for c in ("start", "end", "low", "high"))
         corners = np.stack([np.c_[x0, y0], np.c_[x1, y0], np.c_[x1, y1], np.c_[x0, y1]], axis=1)
-        outline = (
-            {"edgecolors": "white", "linewidths": 0.6}
-            if labelled and state == "compute"
-            else {"linewidths": 0}
-        )
+        outline = {"edgecolors": "white", "linewidths": 0.6} if labelled and state == "compute" else {"linewidths": 0}
         axes.add_collection(PolyCollection(corners, facecolors=colours.STATE[state], **outline))
         handles.append(Patch(color=colours.STATE[state], label=NAMES[state]))
         if labelled and state == "compute" and len(boxes) <= 500:
@@ -189,9 +164,7 @@ def timeline(chart: Gantt, labelled: bool = False) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.set(
-        xlim=(chart.start_s, max(chart.end_s, chart.start_s + 1e-3)),
-        ylim=(0, max(rows, 1)),
-        xlabel="emulated time [s]",
+        xlim=(chart.start_s, max(chart.end_s, chart.start_s + 1e-3)), ylim=(0, max(rows, 1)), xlabel="emulated time [s]"
     )
     figure.legend(handles=handles, loc="outside upper left", ncols=5)
     return figure

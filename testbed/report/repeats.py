@@ -101,15 +101,12 @@ def render_repeats(repeats: Repeats) -> RenderableType:
     ]
     for name, e, show in shown:
         if e.n:
-            table.add_row(
-                name, show(e.mean), show(e.half_width) if e.half_width is not None else text.DASH, str(e.n)
-            )
+            table.add_row(name, show(e.mean), show(e.half_width) if e.half_width is not None else text.DASH, str(e.n))
     invalid = sum(v != "VALID" for v in repeats.verdicts)
     head = Text(f"{len(repeats.runs)} runs", style="bold")
     if invalid:
         head.append(
-            f"  {invalid} of them not VALID: {', '.join(sorted(set(repeats.verdicts) - {'VALID'}))}",
-            style="bold red",
+            f"  {invalid} of them not VALID: {', '.join(sorted(set(repeats.verdicts) - {'VALID'}))}", style="bold red"
         )
     if len(repeats.runs) < 2:
         head.append("  one run proves nothing: no interval", style="yellow")

@@ -67,8 +67,12 @@ def cell_text(cell: Cell | None, metric: str) -> str:
 
 def _table(t: Table, titles: Mapping[str, str], metric: str, caption: str | None = None) -> list[str]:
     shown = [s for s in t.strategies if any((s, v) in t.cells for v in t.values)]
-    lines = [f"**{caption or METRICS[metric].title}**", "",
-             f"| {t.axis} | " + " | ".join(titles[s] for s in shown) + " |", "| --- " + "| ---: " * len(shown) + "|"]
+    lines = [
+        f"**{caption or METRICS[metric].title}**",
+        "",
+        f"| {t.axis} | " + " | ".join(titles[s] for s in shown) + " |",
+        "| --- " + "| ---: " * len(shown) + "|",
+    ]
     for v in t.values:
         cells = [cell_text(t.cells.get((s, v)), metric) for s in shown]
         lines.append("| " + " | ".join([v if not t.numeric else text.number(float(v)), *cells]) + " |")
@@ -138,8 +142,13 @@ def _speed(results: Results) -> list[str]:
     lines[0] += (
         f"Against the quickest baseline that could run, Cleave's speed was {_range(ratios)} over {len(ratios)} "
         f"settings; it was quicker in {faster} of them, and at least 4× quicker in {met}. "
-        + ("The claim holds in all of these settings." if met == len(ratios)
-           else "The claim is not reproduced in these settings." if not met else "The claim holds in a part of them.")
+        + (
+            "The claim holds in all of these settings."
+            if met == len(ratios)
+            else "The claim is not reproduced in these settings."
+            if not met
+            else "The claim holds in a part of them."
+        )
     )
     lines.append("")
     for s in BASELINES:
@@ -156,8 +165,11 @@ def _speed(results: Results) -> list[str]:
         lines += [f"* {kind}: {', '.join(where)}" for kind, where in why.items()]
     lacking = _lacking(results)
     if lacking:
-        lines += ["", f"The ratio leaves out what could not run at all for want of memory: {lacking}. Cleave ran there "
-                  "because its devices keep no parameters."]
+        lines += [
+            "",
+            f"The ratio leaves out what could not run at all for want of memory: {lacking}. Cleave ran there "
+            "because its devices keep no parameters.",
+        ]
     return [*lines, ""]
 
 
@@ -173,8 +185,11 @@ def _lacking(results: Results) -> str:
     found = []
     for t in results.tables:
         for v in t.values:
-            names = [results.titles[s].lower() for s in BASELINES
-                     if (c := t.cells.get((s, v))) is not None and c.status == "does-not-fit"]
+            names = [
+                results.titles[s].lower()
+                for s in BASELINES
+                if (c := t.cells.get((s, v))) is not None and c.status == "does-not-fit"
+            ]
             own = t.cells.get((OWN, v))
             if names and own is not None and own.status == "ok":
                 found.append(f"{t.name} {v} ({'; '.join(names)})")
@@ -183,49 +198,85 @@ def _lacking(results: Results) -> str:
 
 def _recovery(results: Results) -> list[str]:
     head = "**Recovery from a lost device at least 100× faster.** "
-    found = [(v, t.cells[OWN, v], s, t.cells[s, v]) for t in results.tables if t.name == "recovery"
-             for v in t.values for s in BASELINES if (OWN, v) in t.cells and (s, v) in t.cells]
+    found = [
+        (v, t.cells[OWN, v], s, t.cells[s, v])
+        for t in results.tables
+        if t.name == "recovery"
+        for v in t.values
+        for s in BASELINES
+        if (OWN, v) in t.cells and (s, v) in t.cells
+    ]
     found = [f for f in found if f[1].value("recovery_s") is not None and f[3].value("recovery_s")]
     if not found:
         return [head + "No point of these simulations has both recoveries.", ""]
     own = found[0][1]
     listed = "; ".join(f"{results.titles[s].lower()} {text.seconds(c.value('recovery_s'))}" for _, _, s, c in found)
-    ratios = [c.value("recovery_s") / mine.value("recovery_s") if mine.value("recovery_s") else math.inf
-              for _, mine, _, c in found]
+    ratios = [
+        c.value("recovery_s") / mine.value("recovery_s") if mine.value("recovery_s") else math.inf
+        for _, mine, _, c in found
+    ]
     met = sum(r >= 100 for r in ratios)
-    verdict = ("Reproduced." if met == len(ratios) else f"Reproduced against {met} of {len(ratios)} baselines." if met
-               else "Not reproduced.")
-    lasted = ("and Cleave none: nothing was waiting for that device when it was missed" if max(ratios) == math.inf
-              else f"{_range(ratios)} as long as Cleave's {text.seconds(own.value('recovery_s'))}")
+    verdict = (
+        "Reproduced."
+        if met == len(ratios)
+        else f"Reproduced against {met} of {len(ratios)} baselines."
+        if met
+        else "Not reproduced."
+    )
+    lasted = (
+        "and Cleave none: nothing was waiting for that device when it was missed"
+        if max(ratios) == math.inf
+        else f"{_range(ratios)} as long as Cleave's {text.seconds(own.value('recovery_s'))}"
+    )
     lines = head + f"From detection to being back where it was, it took {listed}; {lasted}. {verdict}"
-    whole = [c.value("outage_s") / mine.value("outage_s") for _, mine, _, c in found
-             if c.value("outage_s") and mine.value("outage_s")]
+    whole = [
+        c.value("outage_s") / mine.value("outage_s")
+        for _, mine, _, c in found
+        if c.value("outage_s") and mine.value("outage_s")
+    ]
     if whole:
-        lines += (f" From the loss on, its detection included, they took {_range(whole)} Cleave's "
-                  f"{text.seconds(own.value('outage_s'))}, nearly all of which is detection, the same for all.")
+        lines += (
+            f" From the loss on, its detection included, they took {_range(whole)} Cleave's "
+            f"{text.seconds(own.value('outage_s'))}, nearly all of which is detection, the same for all."
+        )
     return [lines, ""]
 
 
 def _traffic(results: Results) -> list[str]:
     head = "**Traffic a device falls as devices join.** "
     for t in results.tables:
-        series = [(float(v), t.cells[OWN, v].value("device_down_bytes"), t.cells[OWN, v].value("device_up_bytes"),
-                   t.cells[OWN, v].value("server_egress_bytes"))
-                  for v in t.values if t.numeric and (OWN, v) in t.cells and t.cells[OWN, v].status == "ok"]
+        series = [
+            (
+                float(v),
+                t.cells[OWN, v].value("device_down_bytes"),
+                t.cells[OWN, v].value("device_up_bytes"),
+                t.cells[OWN, v].value("server_egress_bytes"),
+            )
+            for v in t.values
+            if t.numeric and (OWN, v) in t.cells and t.cells[OWN, v].status == "ok"
+        ]
         if t.name == "devices" and len(series) > 1:
             (n0, down0, up0, out0), (n1, down1, up1, out1) = series[0], series[-1]
             falling = all(a[1] > b[1] for a, b in zip(series, series[1:]))
             slope = np.polyfit(np.log([s[0] for s in series]), np.log([s[3] for s in series]), 1)[0]
-            return [head + f"From {n0:,.0f} to {n1:,.0f} devices Cleave's downlink traffic a device went from "
-                    f"{text.size(down0)} to {text.size(down1)}, its uplink traffic from {text.size(up0)} to "
-                    f"{text.size(up1)}: {'reproduced' if falling else 'not reproduced at every step'}. The price is "
-                    f"the server's: {text.size(out0)} out, then {text.size(out1)}, as N^{slope:.2f}.", ""]
+            return [
+                head + f"From {n0:,.0f} to {n1:,.0f} devices Cleave's downlink traffic a device went from "
+                f"{text.size(down0)} to {text.size(down1)}, its uplink traffic from {text.size(up0)} to "
+                f"{text.size(up1)}: {'reproduced' if falling else 'not reproduced at every step'}. The price is "
+                f"the server's: {text.size(out0)} out, then {text.size(out1)}, as N^{slope:.2f}.",
+                "",
+            ]
     return [head + "Not measured in these simulations.", ""]
 
 
 def _scale(results: Results) -> list[str]:
-    done = [float(v) for t in results.tables if t.name == "devices" for v in t.values
-            if (c := t.cells.get((OWN, v))) is not None and c.status == "ok"]
+    done = [
+        float(v)
+        for t in results.tables
+        if t.name == "devices"
+        for v in t.values
+        if (c := t.cells.get((OWN, v))) is not None and c.status == "ok"
+    ]
     most = f"{max(done):,.0f} heterogeneous devices trained together" if done else "no size was simulated to its end"
     return [f"**Thousands of heterogeneous devices.** In the simulations {most}.", ""]
 
@@ -242,8 +293,12 @@ def _cloud(results: Results) -> list[str]:
     if not found:
         return [head + "No point of these simulations has both.", ""]
     low = min(found)
-    return [head + f"Cleave took {_range([f[0] for f in found])} the time of one A100 (best: {low[1]} {low[2]}). "
-            + ("Reproduced at best." if low[0] <= 2 else f"Not reproduced: even there it was held up by {low[3]}."), ""]
+    return [
+        head
+        + f"Cleave took {_range([f[0] for f in found])} the time of one A100 (best: {low[1]} {low[2]}). "
+        + ("Reproduced at best." if low[0] <= 2 else f"Not reproduced: even there it was held up by {low[3]}."),
+        "",
+    ]
 
 
 # -- the page
@@ -251,15 +306,20 @@ def _cloud(results: Results) -> list[str]:
 
 def markdown(results: Results, command: str = "make results") -> str:
     lines = [
-        "# Results", "",
+        "# Results",
+        "",
         f"Made by `{command}`: every number comes from a simulation of the real runners (docs/simulation.md), and "
         "every sentence with a number is written from the data (docs/results/results.json). The experiment that all "
         "start from is `experiments/results/base.yaml`, what is varied is in `experiments/results/questions.yaml`. "
         "Devices and their speeds are those of `traces/devices`: what CPUs and GPUs were measured to sustain, not peak "
-        "figures. Cells say where a strategy can't run, and what memory it would need.", "",
-        *_incomplete(results, command), "## The paper's claims", "",
-        "Claims are those of the abstract of Xue et al., \"On Harnessing Idle Compute at the Edge for Foundation Model "
-        "Training\", arXiv 2512.22142, version 2.", "",
+        "figures. Cells say where a strategy can't run, and what memory it would need.",
+        "",
+        *_incomplete(results, command),
+        "## The paper's claims",
+        "",
+        'Claims are those of the abstract of Xue et al., "On Harnessing Idle Compute at the Edge for Foundation Model '
+        'Training", arXiv 2512.22142, version 2.',
+        "",
         *claims(results),
     ]
     for t in results.tables:
@@ -312,8 +372,10 @@ def drawable(t: Table, metric: str) -> bool:
 
 def results_of(questions: Any, answers: Sequence[Any], base: str = "") -> Results:
     """From the questions and answers of testbed.experiment (or what has the same fields)."""
-    cells = {(a.question, a.strategy, a.value): Cell(a.status, a.message, a.metrics, a.server_up, a.server_down)
-             for a in answers}
+    cells = {
+        (a.question, a.strategy, a.value): Cell(a.status, a.message, a.metrics, a.server_up, a.server_down)
+        for a in answers
+    }
     tables = [
         Table(q.name, q.title, q.about, q.axis, q.values, q.numeric, q.strategies, q.figures,
               {(s, v): c for (name, s, v), c in cells.items() if name == q.name})

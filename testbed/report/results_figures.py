@@ -24,8 +24,11 @@ def draw(t: Table, results: Results, metric: str) -> Figure:
     places = {v: float(v) if t.numeric else i for i, v in enumerate(t.values)}
     for strategy in t.strategies:
         colour, mark = _LOOK.get(strategy, ("#111827", "x"))
-        points = [(places[v], c.value(metric)) for v in t.values
-                  if (c := t.cells.get((strategy, v))) is not None and c.value(metric)]
+        points = [
+            (places[v], c.value(metric))
+            for v in t.values
+            if (c := t.cells.get((strategy, v))) is not None and c.value(metric)
+        ]
         if len(points) == 1 and strategy == "gpu" and len(t.values) > 1:
             axes.axhline(points[0][1], color=colour, ls="--", lw=1, label=results.titles[strategy])
         elif points:

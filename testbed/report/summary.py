@@ -42,11 +42,7 @@ def rows(s: RunSummary) -> list[tuple[str, str, str]]:
     if s.departures or s.recovery_s:
         shown += [
             ("Departures", str(s.departures), ""),
-            (
-                "Detection",
-                text.seconds(_median(s.detection_s)),
-                f"from the last sign of life{_spread(s.detection_s)}",
-            ),
+            ("Detection", text.seconds(_median(s.detection_s)), f"from the last sign of life{_spread(s.detection_s)}"),
             ("Recovery", text.seconds(_median(s.recovery_s)), f"from detection on{_spread(s.recovery_s)}"),
             (
                 "Cost of a failure",
@@ -55,9 +51,7 @@ def rows(s: RunSummary) -> list[tuple[str, str, str]]:
             ),
         ]
     if s.join_s:
-        shown.append(
-            ("Taking devices in", text.seconds(_median(s.join_s)), f"when one returns{_spread(s.join_s)}")
-        )
+        shown.append(("Taking devices in", text.seconds(_median(s.join_s)), f"when one returns{_spread(s.join_s)}"))
     shown += [
         ("Sent per device", text.size(up), f"mean of {len(devices)}"),
         ("Received per device", text.size(down), ""),
@@ -105,9 +99,7 @@ def render_verdict(s: RunSummary) -> RenderableType:
         body = Text("\n".join(s.notes or ["the emulation did what was set"]))
         return Panel(body, title="[bold]VALID[/]", title_align="left", border_style="green")
     if not s.reasons:
-        return Panel(
-            Text("\n".join(s.notes)), title=f"[bold]{s.verdict}[/]", title_align="left", border_style="yellow"
-        )
+        return Panel(Text("\n".join(s.notes)), title=f"[bold]{s.verdict}[/]", title_align="left", border_style="yellow")
     lines = [f"✗ {reason}" for reason in s.reasons] + s.notes
     if s.invalid_since_s is not None:
         lines.append(

@@ -35,9 +35,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], marks: Mapping[int
     out.append("</tr></thead><tbody>")
     for r, row in enumerate(cells):
         mark = f' class="{(marks or {})[r]}"' if r in (marks or {}) else ""
-        out.append(
-            f"<tr{mark}>" + "".join(f"<td{style[i]}>{escape(v)}</td>" for i, v in enumerate(row)) + "</tr>"
-        )
+        out.append(f"<tr{mark}>" + "".join(f"<td{style[i]}>{escape(v)}</td>" for i, v in enumerate(row)) + "</tr>")
     out.append("</tbody></table></div>")
     if left_out > 0:
         out.append(f'<p class="note">{left_out} more rows are in the run folder\'s files.</p>')
@@ -75,15 +73,7 @@ def _at(seconds: float) -> str:
 
 def links(data: RunData) -> str:
     """Each link's settings at the start and their range over the run."""
-    head = [
-        "link",
-        "down, at start (range)",
-        "up, at start (range)",
-        "RTT (range)",
-        "jitter",
-        "loss",
-        "changes",
-    ]
+    head = ["link", "down, at start (range)", "up, at start (range)", "RTT (range)", "jitter", "loss", "changes"]
     settings = data.select("link")
     rows = []
     for node in data.nodes:
@@ -243,12 +233,8 @@ def plan(data: RunData) -> str:
         ]
         out.append(table(["predicted by the planner", "predicted", "measured (median)", "difference"], rows))
     content = data.plan.get("data") or {}
-    tables = {
-        k: v for k, v in content.items() if isinstance(v, list) and v and all(isinstance(r, dict) for r in v)
-    }
-    nested = {
-        k: v for k, v in content.items() if k not in tables and isinstance(v, (dict, list)) and _long(v)
-    }
+    tables = {k: v for k, v in content.items() if isinstance(v, list) and v and all(isinstance(r, dict) for r in v)}
+    nested = {k: v for k, v in content.items() if k not in tables and isinstance(v, (dict, list)) and _long(v)}
     others = {k: v for k, v in content.items() if k not in tables and k not in nested and k not in predicted}
     scalars = [[text.titled(k), text.quantity(k, v)] for k, v in others.items()]
     if scalars:
@@ -279,9 +265,7 @@ def _records(rows: list[dict[str, Any]], compute: dict[str, float], micro_batche
         if micro_batches and {"forward_s", "backward_s"} <= set(columns):
             head.append("computes a step, predicted")
             for line, r in zip(body, rows):
-                line.append(
-                    text.seconds(micro_batches * ((r.get("forward_s") or 0) + (r.get("backward_s") or 0)))
-                )
+                line.append(text.seconds(micro_batches * ((r.get("forward_s") or 0) + (r.get("backward_s") or 0))))
         head.append("computes a step, measured (median)")
         for line, r in zip(body, rows):
             line.append(text.seconds(compute.get(r.get("device"))))

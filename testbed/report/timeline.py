@@ -18,12 +18,7 @@ from testbed.measurement.events import select
 from testbed.report.churn import absences
 from testbed.report.text import natural
 
-THREADS = {
-    "status": 0,
-    "compute": 100,
-    "network up": 200,
-    "network down": 300,
-}  # room for lanes of overlapping slices
+THREADS = {"status": 0, "compute": 100, "network up": 200, "network down": 300}  # room for lanes of overlapping slices
 _TRAINING = 1
 _LANES = 100
 
@@ -62,12 +57,7 @@ def _training(events: pd.DataFrame) -> Iterator[dict[str, Any]]:
         spans.append((e.start, e.end, name, {"loss": e.loss, "samples": e.samples}))
     yield from _slices(spans, _TRAINING, "steps", 0)
     spans = [
-        (
-            e.start,
-            e.end,
-            f"recovery: {e.kind} ({e.peer})",
-            {"detected_s": e.detected, "lost_steps": e.lost_steps},
-        )
+        (e.start, e.end, f"recovery: {e.kind} ({e.peer})", {"detected_s": e.detected, "lost_steps": e.lost_steps})
         for e in select(events, "recovery").itertuples()
     ]
     yield from _slices(spans, _TRAINING, "recovery", 100)
@@ -99,14 +89,10 @@ def _device(events: pd.DataFrame, node: str, pid: int, end_s: float) -> Iterator
         ):
             spans.append((e.start, e.end, f"{e.tag} → {e.peer}", {"bytes": e.bytes, "arrived": False}))
     yield from _slices(spans, pid, "network up", THREADS["network up"])
-    spans = [
-        (e.start, e.end, f"{e.tag} ← {e.peer}", {"bytes": e.bytes})
-        for e in select(own, "transfer").itertuples()
-    ]
+    spans = [(e.start, e.end, f"{e.tag} ← {e.peer}", {"bytes": e.bytes}) for e in select(own, "transfer").itertuples()]
     yield from _slices(spans, pid, "network down", THREADS["network down"])
     spans = [
-        (e.start, e.end, f"wait for {e.tag} from {e.peer or 'anyone'}", {})
-        for e in select(own, "wait").itertuples()
+        (e.start, e.end, f"wait for {e.tag} from {e.peer or 'anyone'}", {}) for e in select(own, "wait").itertuples()
     ]
     away = absences(own)
     spans += [

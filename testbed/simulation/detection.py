@@ -41,8 +41,9 @@ class Noticed:
     expired_s: float
 
 
-def noticed(path: HeartbeatPath, joined_s: float, cut_s: float, settings: DetectorSettings,
-            rng: random.Random) -> Noticed:
+def noticed(
+    path: HeartbeatPath, joined_s: float, cut_s: float, settings: DetectorSettings, rng: random.Random
+) -> Noticed:
     """What follows from a link that is cut at `cut_s`, of a device whose heartbeats began at `joined_s`."""
     interval = settings.interval_s
     heard = math.floor((cut_s - path.up_s - joined_s) / interval)

@@ -1,7 +1,7 @@
 """The virtual-time engine: the runner's own coroutines, on a virtual clock, a fluid network and priced computation.
 
-    simulation = Simulation(plan, new_runner, ports, on_event=events.append)
-    outcome = simulation.run()
+simulation = Simulation(plan, new_runner, ports, on_event=events.append)
+outcome = simulation.run()
 """
 
 from __future__ import annotations
@@ -84,8 +84,13 @@ class Simulation:
         self.loop = VirtualLoop()
         self.random = random.Random(f"{seed} heartbeats")
         self.tensors = tensors
-        self.network = Network(self.loop, {n: series[0].settings for n, series in links.items()},
-                               plan.cluster.shared_links, buffer_s=buffer_s, seed=seed)
+        self.network = Network(
+            self.loop,
+            {n: series[0].settings for n, series in links.items()},
+            plan.cluster.shared_links,
+            buffer_s=buffer_s,
+            seed=seed,
+        )
         self.totals = {name: Totals() for name in links}
         self.lives = Lives(self, detector or DetectorSettings(), mode, absent)
         self._links, self._churn = links, sorted(churn, key=lambda change: change[0])
@@ -176,8 +181,7 @@ class Simulation:
                 MemoryMeter(name, device.memory_bytes).need(needed)
 
     def _limit(self, _: Any) -> None:
-        text = (f"the time limit of {self._time_limit_s:g} emulated seconds was reached (time_limit in the "
-                "experiment)")
+        text = f"the time limit of {self._time_limit_s:g} emulated seconds was reached (time_limit in the experiment)"
         self.record("warning", text=text)
         self.loop.stopping = text
 
@@ -201,8 +205,16 @@ class Simulation:
             self.loop.at(series[index + 1].at_s, self._change_link, (name, index + 1))
 
     def _link_event(self, name: str, s: LinkState) -> None:
-        self.record("link", name, down_bps=s.down_bps, up_bps=s.up_bps, rtt_s=s.rtt_s, jitter_s=s.jitter_s,
-                    loss=s.loss, late=0.0)
+        self.record(
+            "link",
+            name,
+            down_bps=s.down_bps,
+            up_bps=s.up_bps,
+            rtt_s=s.rtt_s,
+            jitter_s=s.jitter_s,
+            loss=s.loss,
+            late=0.0,
+        )
 
     def _toggle(self, index: int) -> None:
         _, device, action = self._churn[index]
@@ -268,8 +280,11 @@ class Simulation:
             self.record(event, node, **fields)
             if self._details_left <= 0:
                 self.detailed = False
-                self.record("warning", text=f"from {self.loop.now:.3f} s on, messages and computations are only in the "
-                                            "totals (simulation.details in the experiment)")
+                self.record(
+                    "warning",
+                    text=f"from {self.loop.now:.3f} s on, messages and computations are only in the "
+                    "totals (simulation.details in the experiment)",
+                )
 
 
 @contextmanager

@@ -291,12 +291,18 @@ class Lives:
 
     def _path(self, d: _Device) -> HeartbeatPath:
         network, port = self._network, self._network.ports[d.name]
-        return HeartbeatPath(network.delay_s(d.name, SERVER), network.delay_s(SERVER, d.name),
-                             network.sigma_s(d.name, SERVER), port.up_loss, port.down_loss)
+        return HeartbeatPath(
+            network.delay_s(d.name, SERVER),
+            network.delay_s(SERVER, d.name),
+            network.sigma_s(d.name, SERVER),
+            port.up_loss,
+            port.down_loss,
+        )
 
     def _member_event(self, node: str, event: MembershipEvent) -> None:
-        self._engine.record("member", node, kind=event.kind, peer=event.name, generation=event.generation,
-                            detection=event.detection_s)
+        self._engine.record(
+            "member", node, kind=event.kind, peer=event.name, generation=event.generation, detection=event.detection_s
+        )
 
     def _churn_event(self, name: str, action: str) -> None:
         self._engine.record("churn", name, action=action, mode=self._mode, late=0.0, cause="trace")

@@ -56,8 +56,10 @@ class MemoryMeter:
     def need(self, nbytes: float) -> None:
         """Raises OutOfMemory when so much is more than the device has."""
         if nbytes > self.limit_bytes:
-            raise OutOfMemory(f"{self.name} needed {units.size(nbytes)} for tensors, more than its "
-                              f"{units.size(self.limit_bytes)} of memory")
+            raise OutOfMemory(
+                f"{self.name} needed {units.size(nbytes)} for tensors, more than its "
+                f"{units.size(self.limit_bytes)} of memory"
+            )
 
     def take_result(self, result: Any) -> None:
         """Account for the tensors in a computation's result: itself, or in lists, tuples and dicts."""

@@ -64,8 +64,15 @@ class Network:
         seed: of jitter and loss.
     """
 
-    def __init__(self, loop: VirtualLoop, ports: dict[str, PortSettings], shared: Iterable[SharedLink] = (), *,
-                 buffer_s: float = 0.1, seed: int = 0):
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        ports: dict[str, PortSettings],
+        shared: Iterable[SharedLink] = (),
+        *,
+        buffer_s: float = 0.1,
+        seed: int = 0,
+    ):
         self.loop = loop
         self.fluid = FluidNetwork(loop)
         self.buffer_s = buffer_s

@@ -259,5 +259,12 @@ class SimulatedNode:
             for tensor, nbytes in zip(message.tensors, sizes):
                 take(tensor, nbytes)
         if self.mailbox.deliver(message, to_generation=to_generation, view=view) and self._engine.detailed:
-            self._engine.detail("transfer", self.name, start=message.sent_s, end=message.received_s,
-                                peer=message.source, tag=message.tag, bytes=message.bytes)
+            self._engine.detail(
+                "transfer",
+                self.name,
+                start=message.sent_s,
+                end=message.received_s,
+                peer=message.source,
+                tag=message.tag,
+                bytes=message.bytes,
+            )

@@ -19,8 +19,11 @@ class Traffic:
 
     def __init__(self, engine: Simulation):
         self._engine = engine
-        self._links = [(name, direction, getattr(port, direction))
-                       for name, port in engine.network.ports.items() for direction in ("up", "down")]
+        self._links = [
+            (name, direction, getattr(port, direction))
+            for name, port in engine.network.ports.items()
+            for direction in ("up", "down")
+        ]
         self._last = [0.0] * len(self._links)
         self._at_s = 0.0
         self._interval_s = INTERVAL_S
@@ -47,8 +50,15 @@ class Traffic:
                 continue
             self._last[i] = link.carried
             self._budget -= 1
-            self._engine.record("throughput", name, direction=direction, bytes=round(passed * FRAME_BYTES / MSS),
-                                seconds=seconds, drops=0, backlog=0)
+            self._engine.record(
+                "throughput",
+                name,
+                direction=direction,
+                bytes=round(passed * FRAME_BYTES / MSS),
+                seconds=seconds,
+                drops=0,
+                backlog=0,
+            )
         self._at_s = now
         if self._budget <= 0:
             self._interval_s *= 2

@@ -130,14 +130,10 @@ def _combined(home, times, columns, same, records):
         present = ~np.isnan(column)
         merged = np.full(len(starts), np.nan, column.dtype)
         merged[group[present]] = column[present]  # in order: the last one stays
-        conflicts += int(
-            present.sum() - np.bincount(group[present], minlength=len(starts)).astype(bool).sum()
-        )
+        conflicts += int(present.sum() - np.bincount(group[present], minlength=len(starts)).astype(bool).sum())
         out[name] = merged
     if conflicts and not records.repeats:
-        records.report.repair(
-            "several rows at one time: the last one kept", f"home {home}", count=int(same.sum())
-        )
+        records.report.repair("several rows at one time: the last one kept", f"home {home}", count=int(same.sum()))
     return times[starts], out
 
 
@@ -160,9 +156,7 @@ def _filled(
             if records.sparse:
                 report.note("rows carry different quantities: each is held until its next value")
             else:
-                report.repair(
-                    f"missing {name}: held from the row before", f"home {home}", count=int(gaps.sum())
-                )
+                report.repair(f"missing {name}: held from the row before", f"home {home}", count=int(gaps.sum()))
         out[name] = column
     if "down_bps" not in out and "up_bps" not in out:
         raise report.error(

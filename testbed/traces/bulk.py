@@ -88,11 +88,9 @@ class BulkReader:
         kinds = ["number"] if time.kind == RELATIVE else ["number", "utc", "naive"]
         kinds = [self.stamps] if self.stamps else kinds
         for kind in kinds:
-            types["time"] = {
-                "number": pa.float64(),
-                "utc": pa.timestamp("us", "UTC"),
-                "naive": pa.timestamp("us"),
-            }[kind]
+            types["time"] = {"number": pa.float64(), "utc": pa.timestamp("us", "UTC"), "naive": pa.timestamp("us")}[
+                kind
+            ]
             try:
                 table = csv.read_csv(
                     pa.BufferReader(block),
@@ -136,9 +134,7 @@ class BulkReader:
         combined = table.column(str(self.plan.homes[0])).combine_chunks()
         names = [name.strip() or self.home for name in combined.dictionary.to_pylist()]
         if self.plan.alias:
-            names = [
-                name if name == self.home else self.records.alias(self.plan.alias, name) for name in names
-            ]
+            names = [name if name == self.home else self.records.alias(self.plan.alias, name) for name in names]
         codes = combined.indices.to_numpy()
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(names) + 1))

@@ -78,9 +78,7 @@ def cut(trace: LinkTrace | Availability, start_s: float, stop_s: float) -> LinkT
     """
     name = trace.home if isinstance(trace, LinkTrace) else trace.device
     if not 0 <= start_s < stop_s <= trace.span_s * (1 + 1e-12):
-        raise InputError(
-            "--from, --to", f"{start_s:g} to {stop_s:g} s; expected a part of {name}'s {trace.span_s:g} s"
-        )
+        raise InputError("--from, --to", f"{start_s:g} to {stop_s:g} s; expected a part of {name}'s {trace.span_s:g} s")
     origin = None if trace.start_epoch_s is None else trace.start_epoch_s + start_s
     if isinstance(trace, Availability):
         kept = np.clip(trace.intervals_s, start_s, stop_s) - start_s
@@ -95,10 +93,7 @@ def cut(trace: LinkTrace | Availability, start_s: float, stop_s: float) -> LinkT
         times_s=times,
         span_s=stop_s - start_s,
         start_epoch_s=origin,
-        **{
-            name: getattr(trace, name)[first:last]
-            for name in ("down_bps", "up_bps", "rtt_s", "jitter_s", "loss")
-        },
+        **{name: getattr(trace, name)[first:last] for name in ("down_bps", "up_bps", "rtt_s", "jitter_s", "loss")},
     )
 
 
@@ -113,8 +108,7 @@ def splice(parts: Sequence[Traces]) -> dict:
         missing = [n for n in names if n not in part] + [n for n in part if n not in names]
         if missing:
             raise InputError(
-                "splice",
-                f"{missing[0]!r} is not in both part 1 and part {k}; expected the same names in all parts",
+                "splice", f"{missing[0]!r} is not in both part 1 and part {k}; expected the same names in all parts"
             )
         if type(part[names[0]]) is not type(parts[0][names[0]]):
             raise InputError("splice", f"part {k} holds traces of another kind than part 1")

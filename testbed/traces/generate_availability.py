@@ -34,8 +34,7 @@ def generate_availability(preset: str, devices: int, *, seed: int, days: int = 1
     else:
         raw, span = _staged(p, devices, random), p.span_s
     return {
-        name: Availability(name, _wrapped(intervals, span), span, source=p.title)
-        for name, intervals in zip(names, raw)
+        name: Availability(name, _wrapped(intervals, span), span, source=p.title) for name, intervals in zip(names, raw)
     }
 
 

@@ -22,12 +22,7 @@ DAY_S = 86400.0
 
 
 def generate_links(
-    counts: Mapping[str, int],
-    *,
-    seed: int,
-    duration_s: float = DAY_S,
-    step_s: float = 900.0,
-    start_hour: float = 0.0,
+    counts: Mapping[str, int], *, seed: int, duration_s: float = DAY_S, step_s: float = 900.0, start_hour: float = 0.0
 ) -> dict[str, LinkTrace]:
     """Traces by home, named after their preset ('cable-03').
 

@@ -178,9 +178,7 @@ def from_counts(
     most = max((c for _, c in points), default=0)
     if most > 100_000:
         raise report.error(f"counts up to {most} nodes; expected at most 100000")
-    out: dict[str, list[tuple[float, float]]] = {
-        f"{prefix}-{k + 1:0{len(str(most))}d}": [] for k in range(most)
-    }
+    out: dict[str, list[tuple[float, float]]] = {f"{prefix}-{k + 1:0{len(str(most))}d}": [] for k in range(most)}
     names, since, level = list(out), {}, 0
     for time, count in points:
         for k in range(level, count):

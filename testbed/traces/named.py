@@ -83,9 +83,7 @@ def _time(named: dict[str, Named], layout: Layout, options, report: Report) -> T
     return time_columns(cells, time.index, clock.index if clock else -1, time.unit, time.name, report)
 
 
-def time_columns(
-    cells: list[str], index: int, second: int, unit: str | None, name: str, report: Report
-) -> TimeColumns:
+def time_columns(cells: list[str], index: int, second: int, unit: str | None, name: str, report: Report) -> TimeColumns:
     """How to read a column of times, from some of its cells."""
     good = [c for c in cells if c][:200]
     if sum(is_stamp(c) for c in good) >= 0.5 * len(good):
@@ -115,13 +113,7 @@ def plan_by_map(layout: Layout, options, report: Report) -> Plan:
     Raises:
         InputError: an unknown quantity, column or unit.
     """
-    fields = {
-        "download": "down_bps",
-        "upload": "up_bps",
-        "rtt": "rtt_s",
-        "jitter": "jitter_s",
-        "loss": "loss",
-    }
+    fields = {"download": "down_bps", "upload": "up_bps", "rtt": "rtt_s", "jitter": "jitter_s", "loss": "loss"}
     columns, homes, time = [], (), None
     for entry in options.map:
         key, _, rest = entry.partition("=")

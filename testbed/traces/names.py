@@ -35,9 +35,7 @@ _FIELDS = {
         "round trip time, ping time, avg lat, latencia, min rtt, minrtt"
     ),
     "jitter_s": _words_of("jitter, idle jitter, ping jitter, jitter avg"),
-    "loss": _words_of(
-        "loss, packet loss, packetloss, pktloss, lost, ping loss, pingloss, loss rate, packet loss rate"
-    ),
+    "loss": _words_of("loss, packet loss, packetloss, pktloss, lost, ping loss, pingloss, loss rate, packet loss rate"),
     "home": _words_of(
         "home, home id, unit id, unit, house, household, device, device id, node, install, site, "
         "probe, probe id, prb id, line, user, user id, host, hostname, client, client id, customer, "

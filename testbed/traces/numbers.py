@@ -30,9 +30,7 @@ MISSING = frozenset(
 LONGEST = 64  # characters of a cell that may be a number
 _PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?\Z", re.ASCII)
 _COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d{1,3})?\Z", re.ASCII)
-_WITH_UNIT = re.compile(
-    r"([-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d{1,3})?)\s*([A-Za-z%µ][A-Za-z/%µ]*)\Z", re.ASCII
-)
+_WITH_UNIT = re.compile(r"([-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d{1,3})?)\s*([A-Za-z%µ][A-Za-z/%µ]*)\Z", re.ASCII)
 
 
 def number(cell: str, decimal_comma: bool = False) -> float | None:

@@ -37,10 +37,7 @@ def save(traces: Mapping, path: Path, title: str) -> None:
         hours = {"dtick": 4} if axis.unit == "h" and span <= 2 * 86400 else {}
         figure.update_xaxes(range=[0, span / axis.seconds], row=row, col=1, **hours)
     page = figure.to_html(
-        include_plotlyjs=True,
-        full_html=True,
-        div_id="traces",
-        config={"displaylogo": False, "responsive": True},
+        include_plotlyjs=True, full_html=True, div_id="traces", config={"displaylogo": False, "responsive": True}
     )
     path.write_text(page.replace("<head>", f"<head><title>{_escaped(title)}</title>", 1), encoding="utf-8")
 
@@ -112,8 +109,7 @@ def _over_time(figure, traces, field, name, colour, row, span, axis) -> None:
                 showlegend=False,
                 row=row,
                 col=1,
-                hovertemplate=f"{_escaped(home)}<br>%{{x:.4g}} {axis.unit}<br>%{{y:.4g}} Mbit/s"
-                "<extra></extra>",
+                hovertemplate=f"{_escaped(home)}<br>%{{x:.4g}} {axis.unit}<br>%{{y:.4g}} Mbit/s<extra></extra>",
             )
         return
     times, (low, middle, high) = plot_data.spread(traces, field, span)
@@ -130,8 +126,7 @@ def _over_time(figure, traces, field, name, colour, row, span, axis) -> None:
     figure.add_scatter(
         y=middle / 1e6,
         line={"color": colour, "shape": "hv", "width": 1.8},
-        hovertemplate=f"median of {len(traces)} homes<br>%{{x:.4g}} {axis.unit}<br>%{{y:.4g}} Mbit/s"
-        "<extra></extra>",
+        hovertemplate=f"median of {len(traces)} homes<br>%{{x:.4g}} {axis.unit}<br>%{{y:.4g}} Mbit/s<extra></extra>",
         **common,
     )
 

@@ -100,9 +100,7 @@ def _over_time(axes, traces, field, span, axis, colour) -> None:
             times, values = plot_data.steps(trace, field, span)
             values, held = plot_data.gaps(times, values)
             broken = broken or bool(held)
-            axes.plot(
-                times / axis.seconds, values / 1e6, drawstyle="steps-post", color=colour, alpha=alpha, lw=0.9
-            )
+            axes.plot(times / axis.seconds, values / 1e6, drawstyle="steps-post", color=colour, alpha=alpha, lw=0.9)
             for a, b, value in held:
                 axes.plot((a / axis.seconds, b / axis.seconds), [value / 1e6] * 2, ":", color=colour, lw=0.8)
         label = f"{len(traces)} homes" if len(traces) > 1 else ""
@@ -174,16 +172,12 @@ def _availability(traces: Mapping[str, Availability], title: str):
         for a, b in trace.intervals_s.tolist()
     ]
     height = 1.9 / 3.45 * figure.get_figheight() * 0.78 * 72 / max(len(rows), 1)
-    raster.add_collection(
-        LineCollection(segments, colors=ON, linewidths=max(0.4, 0.8 * height), capstyle="butt")
-    )
+    raster.add_collection(LineCollection(segments, colors=ON, linewidths=max(0.4, 0.8 * height), capstyle="butt"))
     raster.set(xlim=(0, span / axis.seconds), ylim=(-0.7, len(rows) - 0.3), ylabel="devices")
     raster.grid(visible=False)
     raster.tick_params(labelbottom=False, left=len(rows) <= 30, labelleft=False)
     shown = f"{len(rows)} of {len(traces)} devices" if len(rows) < len(traces) else f"{len(traces)} devices"
-    raster.set_title(
-        f"available, {shown}, least available below", fontsize=8, fontweight="normal", color=MUTED
-    )
+    raster.set_title(f"available, {shown}, least available below", fontsize=8, fontweight="normal", color=MUTED)
     _time_ticks(share, span, axis)
     times, fraction = plot_data.share_over_time(traces, span)
     share.fill_between(times / axis.seconds, 0, fraction, step="post", color=ON, alpha=0.25, lw=0)
@@ -194,9 +188,7 @@ def _availability(traces: Mapping[str, Availability], title: str):
     if hours is not None:
         axes.bar([h + 0.5 for h in range(24)], hours, width=0.9, color=ON, alpha=0.8)
         zone = "UTC" if next(iter(traces.values())).start_epoch_s is not None else "of the trace"
-        axes.set(
-            xlim=(0, 24), ylim=(0, _top(hours)), xlabel=f"hour of the day ({zone})", ylabel="share available"
-        )
+        axes.set(xlim=(0, 24), ylim=(0, _top(hours)), xlabel=f"hour of the day ({zone})", ylabel="share available")
         axes.set_xticks(range(0, 25, 4))
     else:
         shares = sorted(t.fraction() for t in traces.values())

@@ -56,9 +56,7 @@ class Stratified:
         return self.left.pop()
 
 
-def correlated_ranks(
-    random: np.random.RandomState, n: int, correlations: tuple[float, ...]
-) -> list[np.ndarray]:
+def correlated_ranks(random: np.random.RandomState, n: int, correlations: tuple[float, ...]) -> list[np.ndarray]:
     """Permutations of 0 to n-1, the second and later ones with those Spearman correlations to the first.
 
     A Gaussian copula: Pearson's r = 2 sin(pi rho / 6) of the normal scores gives Spearman's rho.

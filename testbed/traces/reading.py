@@ -68,9 +68,7 @@ def read_link_file(path, *, format=None, strict=False, report=None, **options) -
     return read_traces(path, "links", format=format, strict=strict, report=report, **options)  # type: ignore
 
 
-def read_availability_file(
-    path, *, format=None, strict=False, report=None, **options
-) -> dict[str, Availability]:
+def read_availability_file(path, *, format=None, strict=False, report=None, **options) -> dict[str, Availability]:
     """See `testbed.traces.availability.read_availability`."""
     return read_traces(path, "availability", format=format, strict=strict, report=report, **options)  # type: ignore
 
@@ -230,9 +228,7 @@ def recognise(source: Source, kind: str | None, name: str | None) -> Format:
     if best > 0:
         raise InputError(where, f"looks like {found.title}, which holds {found.kind}; expected {kind}")
     raise InputError(
-        where,
-        _why_unknown(source),
-        hint="give --format, or --map for a table of another shape: see docs/traces.md",
+        where, _why_unknown(source), hint="give --format, or --map for a table of another shape: see docs/traces.md"
     )
 
 
@@ -246,8 +242,7 @@ def _why_unknown(source: Source) -> str:
     first = source.sample.lines[0].strip()[:80] if source.sample.lines else ""
     if named & {"rtt_s", "jitter_s", "loss"}:
         return (
-            f"has delays or losses but no rate ({', '.join(layout.header[:10])}); "
-            "a link trace needs download or upload"
+            f"has delays or losses but no rate ({', '.join(layout.header[:10])}); a link trace needs download or upload"
         )
     if '"msm_id"' in source.sample.text[:4000]:
         return "holds RIPE Atlas results: delays but no rate; a link trace needs download or upload"

@@ -174,9 +174,7 @@ class LinkRecords:
     def error(self, line, field, value):
         """The error for an impossible value of a field."""
         return self.report.error(
-            f"{value:g}{_UNITS.get(field, '')}; expected {EXPECTED[field]}",
-            line,
-            self.labels.get(field, field),
+            f"{value:g}{_UNITS.get(field, '')}; expected {EXPECTED[field]}", line, self.labels.get(field, field)
         )
 
 

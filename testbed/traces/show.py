@@ -16,9 +16,7 @@ def show(summary: dict, console: Console) -> None:
     """Print what `summary.summarise` found."""
     report = summary["report"]
     console.print(Text.assemble((report["file"], "bold"), f"  {report['format']}"))
-    console.print(
-        "  " + (_links_line(summary) if summary["kind"] == "links" else _availability_line(summary))
-    )
+    console.print("  " + (_links_line(summary) if summary["kind"] == "links" else _availability_line(summary)))
     if summary["start_epoch_s"] is not None:
         console.print(f"  begins {iso(round(summary['start_epoch_s']))}")
     console.print(_links_table(summary) if summary["kind"] == "links" else _availability_table(summary))
@@ -38,9 +36,7 @@ def show_report(report: dict, console: Console) -> None:
         examples = "; ".join(e for e in repair["examples"] if e)
         console.print(line.append(f" ({examples})" if examples else "", style="dim"), overflow="fold")
     if report["dropped"]:
-        console.print(
-            Text(f"  left behind (persons, places, addresses): {', '.join(report['dropped'][:_SHOWN])}")
-        )
+        console.print(Text(f"  left behind (persons, places, addresses): {', '.join(report['dropped'][:_SHOWN])}"))
     for warning in report["warnings"]:
         console.print(Text(f"  warning: {warning}", style="bold yellow"))
 
@@ -52,9 +48,7 @@ def _links_line(s: dict) -> str:
     if s["samples"] > s["homes"]:
         text += f", a sample every {units.duration(s['step_s'])}"
     if gaps["count"]:
-        text += (
-            f", {gaps['count']} gaps of up to {units.duration(gaps['longest_s'])} (the sample before is held)"
-        )
+        text += f", {gaps['count']} gaps of up to {units.duration(gaps['longest_s'])} (the sample before is held)"
     return text
 
 
@@ -100,6 +94,4 @@ def _table(columns: list[str]) -> Table:
 def _by_hour(hours: list[float], console: Console) -> None:
     bars = " ▁▂▃▄▅▆▇█"
     line = "".join(bars[min(8, round(h * 8))] for h in hours)
-    console.print(
-        f"  available by hour of the day: 0h |{line}| 24h  (least {min(hours):.0%}, most {max(hours):.0%})"
-    )
+    console.print(f"  available by hour of the day: 0h |{line}| 24h  (least {min(hours):.0%}, most {max(hours):.0%})")

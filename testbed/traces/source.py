@@ -172,9 +172,7 @@ class Source:
             raise InputError(str(self.path), f"is a damaged zip archive ({error})") from None
         members = [m for m in archive.namelist() if not m.endswith("/") and not m.startswith("__MACOSX")]
         if any(m.startswith("xl/") for m in members):
-            raise InputError(
-                str(self.path), "is an Excel workbook; expected text", hint="save the sheet as CSV"
-            )
+            raise InputError(str(self.path), "is an Excel workbook; expected text", hint="save the sheet as CSV")
         if len(members) != 1:
             listed = ", ".join(sorted(members)[:6])
             raise InputError(
@@ -217,9 +215,7 @@ class Source:
             if not cut:
                 rest += piece
                 if len(rest) > LONGEST_LINE:
-                    raise self.report.error(
-                        f"is longer than {LONGEST_LINE >> 20} MiB; expected a log line", number
-                    )
+                    raise self.report.error(f"is longer than {LONGEST_LINE >> 20} MiB; expected a log line", number)
                 continue
             block, rest = rest + piece[:cut], piece[cut:]
             yield number, block, True
@@ -252,9 +248,7 @@ class Source:
             self.report.note("lines end in CR LF")
             text = text.rstrip("\r")
         if "\x00" in text:
-            self.report.repair(
-                "NUL bytes removed (power loss while writing?)", f"{text.count(chr(0))} bytes", number
-            )
+            self.report.repair("NUL bytes removed (power loss while writing?)", f"{text.count(chr(0))} bytes", number)
             text = text.replace("\x00", "")
         return text
 

@@ -13,13 +13,7 @@ from testbed.traces.report import Report
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PIECE = 1_000_000
 GAP = 3.0  # times the usual step
-QUANTITIES = {
-    "down_bps": "download",
-    "up_bps": "upload",
-    "rtt_s": "rtt",
-    "jitter_s": "jitter",
-    "loss": "loss",
-}
+QUANTITIES = {"down_bps": "download", "up_bps": "upload", "rtt_s": "rtt", "jitter_s": "jitter", "loss": "loss"}
 
 
 def summarise(traces: Mapping[str, LinkTrace] | Mapping[str, Availability], report: Report) -> dict:
@@ -68,9 +62,7 @@ def _gaps(trace: LinkTrace) -> tuple[float, int, float]:
         return trace.span_s, 0, 0.0
     usual = float(np.median(np.diff(trace.times_s[:_PIECE])))
     count, longest = 0, 0.0
-    for k in range(
-        0, len(trace) - 1, _PIECE
-    ):  # in pieces: a long trace's steps take as much memory as it does
+    for k in range(0, len(trace) - 1, _PIECE):  # in pieces: a long trace's steps take as much memory as it does
         steps = np.diff(trace.times_s[k : k + _PIECE + 1])
         count += int((steps > GAP * usual).sum())
         longest = max(longest, float(steps.max()))
@@ -87,9 +79,7 @@ def availability(traces: Mapping[str, Availability]) -> dict:
         "devices": len(traces),
         "intervals": len(sessions),
         "span_s": max(t.span_s for t in traces.values()),
-        "start_epoch_s": min(
-            (t.start_epoch_s for t in traces.values() if t.start_epoch_s is not None), default=None
-        ),
+        "start_epoch_s": min((t.start_epoch_s for t in traces.values() if t.start_epoch_s is not None), default=None),
         "levels": list(LEVELS),
         "available_fraction": _levels(shares),
         "session_s": _levels(sessions),

@@ -33,9 +33,7 @@ class _Unreadable(ValueError):
 class TableReader:
     """Reads one source into one LinkRecords."""
 
-    def __init__(
-        self, source: Source, options, layout: Layout, plan: Plan, records: LinkRecords | None = None
-    ):
+    def __init__(self, source: Source, options, layout: Layout, plan: Plan, records: LinkRecords | None = None):
         self.source, self.options, self.layout, self.plan = source, options, layout, plan
         self.report = source.report
         labels = {c.field: c.label for c in plan.columns} | {"time": plan.time.label} | plan.labels
@@ -92,12 +90,9 @@ class TableReader:
         if plan.time.kind == EVEN and self.kept == 1:
             report.assumed.pop("time", None)  # a single row needs no time
         if self.broken > BROKEN * (self.kept + self.broken):
-            examples = next(
-                (r.examples for k, r in report.repairs.items() if k.startswith("unreadable")), [""]
-            )
+            examples = next((r.examples for k, r in report.repairs.items() if k.startswith("unreadable")), [""])
             raise report.error(
-                f"{self.broken} of {self.broken + self.kept} rows can't be read as {report.format}: "
-                f"{examples[0]}",
+                f"{self.broken} of {self.broken + self.kept} rows can't be read as {report.format}: {examples[0]}",
                 hint="name another --format, or the columns by --map",
             )
         return self.records
@@ -160,9 +155,7 @@ class TableReader:
         self.kept += 1
         if plan.alive is not None and cells[plan.alive] in ("0", ""):
             report.rows += 1
-            self.records.failed(
-                line, f"{plan.labels.get('alive', 'successes')} is {cells[plan.alive] or 'empty'}"
-            )
+            self.records.failed(line, f"{plan.labels.get('alive', 'successes')} is {cells[plan.alive] or 'empty'}")
             return
         name = " ".join(filter(None, (cells[i] for i in plan.homes)))
         if plan.alias and name:

@@ -114,13 +114,10 @@ class Clock:
             else:
                 self.order = "mdy"
                 self.report.repair(
-                    "dates that could be day/month or month/day: read as month/day "
-                    "(--dates dmy states the other)",
+                    "dates that could be day/month or month/day: read as month/day (--dates dmy states the other)",
                     f"{seen[0][0]}/{seen[0][1]}",
                 )
-        self.report.note(
-            "dates are day, month, year" if self.order == "dmy" else "dates are month, day, year"
-        )
+        self.report.note("dates are day, month, year" if self.order == "dmy" else "dates are month, day, year")
 
     def epoch(self, text: str) -> float:
         """Unix seconds of a date, an ISO stamp or a Unix time in s, ms, µs or ns.
@@ -140,9 +137,7 @@ class Clock:
         else:
             match = _PARTS.match(text)
             if not match:
-                raise ValueError(
-                    f"{text!r} is not a time; expected a date with a time of day, or a Unix time"
-                )
+                raise ValueError(f"{text!r} is not a time; expected a date with a time of day, or a Unix time")
             if self.order is None:
                 self.learn([text])
             a, b, y = int(match[1]), int(match[3]), int(match[4])

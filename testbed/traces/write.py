@@ -38,9 +38,7 @@ def write_links(
             out.writelines(f"{t},{name},{','.join(row)}\n" for t, *row in zip(times, *cells))
 
 
-def write_availability(
-    traces: Mapping[str, Availability], out: TextIO, *, comments: tuple[str, ...] = ()
-) -> None:
+def write_availability(traces: Mapping[str, Availability], out: TextIO, *, comments: tuple[str, ...] = ()) -> None:
     """All devices in one table; a device that is never available has a row of empty times."""
     for line in comments:
         out.write(f"# {line}\n")

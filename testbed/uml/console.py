@@ -55,7 +55,9 @@ class Streams:
 
     def as_json(self) -> dict:
         attributes = self.attributes and [
-            *self.attributes[:6], [c[0] if isinstance(c, bytes) else c for c in self.attributes[6]]]
+            *self.attributes[:6],
+            [c[0] if isinstance(c, bytes) else c for c in self.attributes[6]],
+        ]
         return {"terminals": self.terminals, "size": self.size, "attributes": attributes}
 
 
@@ -147,8 +149,11 @@ class Console:
         woken, wake = os.pipe()
         os.set_blocking(wake, False)
         before_fd = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        before = {n: signal.signal(n, lambda *_: None) for n in (*_PASSED_ON, signal.SIGWINCH)
-                  if signal.getsignal(n) is not signal.SIG_IGN}
+        before = {
+            n: signal.signal(n, lambda *_: None)
+            for n in (*_PASSED_ON, signal.SIGWINCH)
+            if signal.getsignal(n) is not signal.SIG_IGN
+        }
         try:
             yield woken
         finally:
@@ -207,8 +212,10 @@ class Console:
                 self._send(frames.BYE)
             elif kind == frames.FAILED:
                 self._send(frames.BYE)
-                raise TestbedError(f"--kernel uml: {payload.decode(errors='replace').strip()}",
-                                   hint="the second kernel has file systems of its own at /dev, /proc, /run and /sys")
+                raise TestbedError(
+                    f"--kernel uml: {payload.decode(errors='replace').strip()}",
+                    hint="the second kernel has file systems of its own at /dev, /proc, /run and /sys",
+                )
 
     def _write(self, kind: bytes, payload: bytes) -> None:
         if kind == frames.TERMINAL:
@@ -219,7 +226,7 @@ class Console:
         try:
             while rest:
                 try:
-                    rest = rest[os.write(fd, rest):]
+                    rest = rest[os.write(fd, rest) :]
                 except BlockingIOError:  # someone made the descriptor non-blocking
                     select.select([], [fd], [])
         except OSError:  # nobody reads it any more
@@ -235,14 +242,19 @@ class Console:
         text = self._logged.decode(errors="replace")
         panic = re.search(r"Kernel panic - not syncing: (.*)", text)
         if panic:
-            raise KernelLost(f"the second kernel panicked: {panic[1].strip()}",
-                             hint="What the program had not yet written to disk is lost." if self._up else None)
+            raise KernelLost(
+                f"the second kernel panicked: {panic[1].strip()}",
+                hint="What the program had not yet written to disk is lost." if self._up else None,
+            )
         what = "ended before the program in it did" if self._up else "did not boot"
         raise KernelLost(f"the second kernel {what}", hint=self._last())
 
     def _last(self) -> str:
-        lines = [line.rstrip() for line in self._logged.decode(errors="replace").splitlines()
-                 if line.strip() and not _AT_EVERY_BOOT.search(line)]
+        lines = [
+            line.rstrip()
+            for line in self._logged.decode(errors="replace").splitlines()
+            if line.strip() and not _AT_EVERY_BOOT.search(line)
+        ]
         return "its last words:\n  " + "\n  ".join(lines[-12:]) if lines else "it said nothing"
 
 

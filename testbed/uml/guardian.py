@@ -50,8 +50,14 @@ class Guardian:
         os.close(self.said)
 
 
-def start(argv: Sequence[str], environment: Mapping[str, str], folders: Sequence[Path], passed: Sequence[int],
-          log: int, terminal: int | None) -> Guardian:
+def start(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    folders: Sequence[Path],
+    passed: Sequence[int],
+    log: int,
+    terminal: int | None,
+) -> Guardian:
     """Fork a guardian that starts the kernel.
 
     Args:
@@ -94,8 +100,9 @@ def _close_others(kept: set[int]) -> None:
                 os.close(int(name))
 
 
-def _guard(argv: list[str], environment: dict[str, str], folders: list[Path], passed: list[int], log: int,
-           life: int, says: int) -> None:
+def _guard(
+    argv: list[str], environment: dict[str, str], folders: list[Path], passed: list[int], log: int, life: int, says: int
+) -> None:
     guardian = os.getpid()
     processor = quietest_processor()
     libc = ctypes.CDLL(None)
@@ -118,8 +125,16 @@ def _guard(argv: list[str], environment: dict[str, str], folders: list[Path], pa
 
     try:
         # A session of its own: a kernel that panics sends SIGTERM to its whole process group.
-        kernel = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                  pass_fds=passed, start_new_session=True, preexec_fn=with_the_guardian)
+        kernel = subprocess.Popen(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=passed,
+            start_new_session=True,
+            preexec_fn=with_the_guardian,
+        )
         for fd in passed:
             os.close(fd)
         os.write(says, _PID.pack(kernel.pid))
@@ -146,6 +161,7 @@ def _remove(folders: Iterable[Path]) -> None:
 
 def quietest_processor(over_s: float = 0.03) -> int:
     """The processor, of those that this process may use, that is idle most."""
+
     def idle_ticks() -> dict[int, int]:
         found = {}
         for line in Path("/proc/stat").read_text().splitlines():

@@ -44,8 +44,12 @@ def mount(kind: str, at: str, options: str = "") -> None:
 def prepare(modules: str, hostname: str) -> None:
     """File systems of this kernel, its modules, its loopback interface."""
     for kind, at, options in (
-        ("proc", "/proc", ""), ("sysfs", "/sys", ""), ("devtmpfs", "/dev", ""), ("tmpfs", "/run", "mode=755"),
-        ("devpts", "/dev/pts", "mode=620,ptmxmode=666"), ("tmpfs", "/dev/shm", "mode=1777"),
+        ("proc", "/proc", ""),
+        ("sysfs", "/sys", ""),
+        ("devtmpfs", "/dev", ""),
+        ("tmpfs", "/run", "mode=755"),
+        ("devpts", "/dev/pts", "mode=620,ptmxmode=666"),
+        ("tmpfs", "/dev/shm", "mode=1777"),
         ("cgroup2", "/sys/fs/cgroup", ""),
     ):
         mount(kind, at, options)
@@ -71,7 +75,7 @@ def prepare(modules: str, hostname: str) -> None:
 def send(line: int, kind: bytes, payload: bytes = b"") -> None:
     rest = memoryview(frames.frame(kind, payload))
     while rest:
-        rest = rest[os.write(line, rest):]
+        rest = rest[os.write(line, rest) :]
 
 
 def start(request: dict) -> tuple[int, int | None, dict[int, bytes]]:
@@ -245,7 +249,7 @@ def serve(folder: str) -> None:
             raise OSError(prepared)
         os.chdir(request["folder"])
     except OSError as error:
-        send(line, frames.FAILED, str(error).encode()[:frames.LARGEST])
+        send(line, frames.FAILED, str(error).encode()[: frames.LARGEST])
     else:
         code = Relay(line, *start(request)).run()
         with contextlib.suppress(ProcessLookupError):

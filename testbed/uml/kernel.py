@@ -47,8 +47,10 @@ class Availability:
 def availability() -> Availability:
     """What is there, without booting it; some milliseconds."""
     if platform.machine() != "x86_64":
-        return Availability(lacking=f"user-mode-linux runs on x86_64 only, not on {platform.machine()}",
-                            remedy="vagrant up, on an x86_64 machine")
+        return Availability(
+            lacking=f"user-mode-linux runs on x86_64 only, not on {platform.machine()}",
+            remedy="vagrant up, on an x86_64 machine",
+        )
     binary = next((path for path in map(shutil.which, BINARIES) if path), None)
     if binary is None:
         return Availability(lacking="no linux.uml: user-mode-linux isn't installed", remedy=INSTALL)
@@ -57,14 +59,26 @@ def availability() -> Availability:
         return Availability(binary, lacking=f"{binary} --version names no Linux version", remedy=INSTALL)
     modules = MODULES / version
     if not (modules / "modules.dep").is_file():
-        return Availability(binary, version, lacking=f"no kernel modules for {version} in {MODULES}: "
-                            "netem, Open vSwitch and others would be missing", remedy=INSTALL)
+        return Availability(
+            binary,
+            version,
+            lacking=f"no kernel modules for {version} in {MODULES}: netem, Open vSwitch and others would be missing",
+            remedy=INSTALL,
+        )
     shim = _numbers(version) < _REGISTERS_OF_ANY_SIZE and register_bytes() > UML_REGISTER_BYTES
     found = Availability(binary, version, str(MODULES), shim)
     if shim and not shutil.which("cc"):
-        return Availability(binary, version, str(MODULES), shim, remedy=COMPILER, lacking=(
-            f"this processor's extended registers (AMX, {register_bytes()} bytes) need a work-around that is compiled "
-            "when the kernel boots, and there is no C compiler"))
+        return Availability(
+            binary,
+            version,
+            str(MODULES),
+            shim,
+            remedy=COMPILER,
+            lacking=(
+                f"this processor's extended registers (AMX, {register_bytes()} bytes) need a work-around that is compiled "
+                "when the kernel boots, and there is no C compiler"
+            ),
+        )
     return found
 
 
@@ -79,8 +93,9 @@ def require() -> Availability:
 def kernel_version(binary: str) -> str:
     """What `linux.uml --version` says, such as '6.1.176'; '' if it says nothing of the kind."""
     try:
-        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=20, check=False,
-                              stdin=subprocess.DEVNULL).stdout
+        said = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
     match = re.search(r"^\d+\.\d+\S*", said.strip(), re.MULTILINE)
@@ -127,11 +142,18 @@ def build_shim(folder: Path) -> str:
     """Compile the work-around into `folder`; its path. Raises CapabilityError when the compiler fails."""
     library = folder / "xsave_shim.so"
     try:
-        done = subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(_SHIM)],
-                              capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(_SHIM)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except OSError as error:
         raise CapabilityError(f"cc: {error}", hint=COMPILER) from None
     if done.returncode:
-        raise CapabilityError("the work-around for this processor's registers doesn't compile: "
-                              + (done.stderr.strip().splitlines() or ["cc failed"])[0], hint=COMPILER)
+        raise CapabilityError(
+            "the work-around for this processor's registers doesn't compile: "
+            + (done.stderr.strip().splitlines() or ["cc failed"])[0],
+            hint=COMPILER,
+        )
     return str(library)

@@ -38,8 +38,10 @@ def choose(asked: int | None, available: int, places: tuple[Path, ...] = _PLACES
     if asked is not None and asked < LEAST:
         raise InputError("--kernel-memory", f"{size(asked)}; expected {size(LEAST)} or more")
     if largest < LEAST:
-        raise CapabilityError(f"--kernel uml: {size(largest)} of memory are free, and it needs {size(LEAST)}",
-                              hint=", ".join(f"{place}: {size(n)}" for place, n in rooms.items()))
+        raise CapabilityError(
+            f"--kernel uml: {size(largest)} of memory are free, and it needs {size(LEAST)}",
+            hint=", ".join(f"{place}: {size(n)}" for place, n in rooms.items()),
+        )
     if asked is not None and asked > largest:
         raise InputError("--kernel-memory", f"{size(asked)}; expected at most {size(largest)}, which is what is free")
     wanted = asked if asked is not None else min(MOST_BY_DEFAULT, max(LEAST, available // 2), largest)

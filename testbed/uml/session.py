@@ -38,8 +38,12 @@ def run(argv: Sequence[str], memory_bytes: int | None = None) -> int:
     found = kernel.require()
     here = os.getcwd()
     if not shared(here):
-        raise InputError("--kernel uml", f"the folder {here} can't be seen from there, which has file systems of its "
-                         f"own at {', '.join(_NOT_SHARED)}", hint="run it in another folder")
+        raise InputError(
+            "--kernel uml",
+            f"the folder {here} can't be seen from there, which has file systems of its "
+            f"own at {', '.join(_NOT_SHARED)}",
+            hint="run it in another folder",
+        )
     size_bytes, place = memory.choose(memory_bytes, machine_memory()[1])
     console.flush()
     streams = console.Streams.found()
@@ -53,19 +57,43 @@ def run(argv: Sequence[str], memory_bytes: int | None = None) -> int:
         init = files / "init"
         init.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -S -E -B {shlex.quote(str(_GUEST))} {files}\n")
         init.chmod(0o700)
-        (files / "request.json").write_text(json.dumps({
-            "argv": list(argv), "folder": here, "environment": _environment(), "umask": _umask(),
-            "open_files": resource.getrlimit(resource.RLIMIT_NOFILE), "hostname": socket.gethostname(),
-            "modules": found.modules, **streams.as_json(),
-        }))
+        (files / "request.json").write_text(
+            json.dumps(
+                {
+                    "argv": list(argv),
+                    "folder": here,
+                    "environment": _environment(),
+                    "umask": _umask(),
+                    "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
+                    "hostname": socket.gethostname(),
+                    "modules": found.modules,
+                    **streams.as_json(),
+                }
+            )
+        )
         ours, theirs = socket.socketpair()
         log, logged = os.pipe()
         line = f"fd:{theirs.fileno()},fd:{theirs.fileno()}"
         guard = guardian.start(
-            [found.binary, "rootfstype=hostfs", "rw", f"mem={size_bytes >> 20}M", f"init={init}", f"uml_dir={files}",
-             "con=null", f"con0=null,fd:{logged}", "ssl=null", f"ssl0={line}", "quiet"],
+            [
+                found.binary,
+                "rootfstype=hostfs",
+                "rw",
+                f"mem={size_bytes >> 20}M",
+                f"init={init}",
+                f"uml_dir={files}",
+                "con=null",
+                f"con0=null,fd:{logged}",
+                "ssl=null",
+                f"ssl0={line}",
+                "quiet",
+            ],
             {**os.environ, "LD_PRELOAD": preload, "TMPDIR": str(memory_folder)},
-            folders, [theirs.fileno(), logged], logged, 0 if streams.owned else None)
+            folders,
+            [theirs.fileno(), logged],
+            logged,
+            0 if streams.owned else None,
+        )
         theirs.close()
         os.close(logged)
         with ours:
@@ -77,8 +105,9 @@ def run(argv: Sequence[str], memory_bytes: int | None = None) -> int:
     except OSError as error:
         if guard is not None:
             raise
-        raise CapabilityError(f"--kernel uml can't be prepared: {error}",
-                              hint="TMPDIR names another folder for its files") from None
+        raise CapabilityError(
+            f"--kernel uml can't be prepared: {error}", hint="TMPDIR names another folder for its files"
+        ) from None
     finally:
         if guard is None:
             for folder in folders:
@@ -105,7 +134,8 @@ def _environment() -> dict[str, str]:
     path += [entry for entry in ("/usr/sbin", "/sbin") if entry not in path]  # an ordinary user is root there
     return {
         **ours,
-        "PATH": ":".join(["/run/testbed-uml", *path]), "TMPDIR": "/run/tmp",
+        "PATH": ":".join(["/run/testbed-uml", *path]),
+        "TMPDIR": "/run/tmp",
         "PYTHONDONTWRITEBYTECODE": "1",  # a panic would leave half-written ones
     }
 

@@ -61,8 +61,10 @@ def isolation_rows(
             loaded_bps = 8 * (shaped.network.counters()[home]["down"].bytes - sent) / (time.monotonic() - began)
         shaped.pause_cross_traffic()
         return {
-            h: [_row(h, home, before[h], during[h], loaded_bps, limits, shaped.tdf, _sigma_s(shaped, h)),
-                _stray_row(h, home, stray[h])]
+            h: [
+                _row(h, home, before[h], during[h], loaded_bps, limits, shaped.tdf, _sigma_s(shaped, h)),
+                _stray_row(h, home, stray[h]),
+            ]
             for h in near
         }
 
@@ -86,8 +88,16 @@ def _rtts(shaped: ShapedNetwork, homes: Sequence[str], echoes: int) -> dict[str,
     return {h: np.array(found[h]) for h in homes}
 
 
-def _row(home: str, busy: str, before: np.ndarray, during: np.ndarray, loaded_bps: float, limits: Thresholds,
-         tdf: float, sigma_s: float) -> Row:
+def _row(
+    home: str,
+    busy: str,
+    before: np.ndarray,
+    during: np.ndarray,
+    loaded_bps: float,
+    limits: Thresholds,
+    tdf: float,
+    sigma_s: float,
+) -> Row:
     """The median's shift; where jitter is set (sigma_s, of a round trip), medians of few packets scatter by it."""
     name, lost = "neighbour's RTT", float("inf")
     if not len(before) or not len(during):
@@ -95,11 +105,26 @@ def _row(home: str, busy: str, before: np.ndarray, during: np.ndarray, loaded_bp
     scatter_s = 3 * 1.2533 * sigma_s * (1 / len(before) + 1 / len(during)) ** 0.5
     p50, loaded = float(np.median(before)) / tdf, float(np.median(during)) / tdf
     p99 = [float(np.percentile(x, 99)) / tdf for x in (before, during)]
-    note = (f"p50, while {busy} receives {loaded_bps / 1e6:.0f} Mbit/s of frames; "
-            f"p99 {1e3 * p99[0]:.2f} to {1e3 * p99[1]:.2f} ms")
+    note = (
+        f"p50, while {busy} receives {loaded_bps / 1e6:.0f} Mbit/s of frames; "
+        f"p99 {1e3 * p99[0]:.2f} to {1e3 * p99[1]:.2f} ms"
+    )
     limit_s = limits.neighbour_rtt_s + scatter_s / tdf
-    return judged(home, "both", name, p50, loaded, "s", loaded - p50, "s", limit_s, note, p99_idle=p99[0],
-                  p99_loaded=p99[1], load_bps=loaded_bps)
+    return judged(
+        home,
+        "both",
+        name,
+        p50,
+        loaded,
+        "s",
+        loaded - p50,
+        "s",
+        limit_s,
+        note,
+        p99_idle=p99[0],
+        p99_loaded=p99[1],
+        load_bps=loaded_bps,
+    )
 
 
 def _stray_row(home: str, busy: str, stray: int) -> Row:

@@ -33,8 +33,15 @@ class Throughput:
         idle_s: one-way delays as measured on the idle links, by (home, direction); where one is missing, as set.
     """
 
-    def __init__(self, shaped: ShapedNetwork, promised: Mapping[str, Mapping[str, Promise]],
-                 idle_s: Mapping[tuple[str, str], float], limits: Thresholds, effort: Effort, say: Say):
+    def __init__(
+        self,
+        shaped: ShapedNetwork,
+        promised: Mapping[str, Mapping[str, Promise]],
+        idle_s: Mapping[tuple[str, str], float],
+        limits: Thresholds,
+        effort: Effort,
+        say: Say,
+    ):
         self.shaped, self.promised, self._idle_s = shaped, promised, idle_s
         self.limits, self.effort, self.say = limits, effort, say
         self.homes, self.tdf = list(promised), shaped.tdf
@@ -63,8 +70,11 @@ class Throughput:
         got = saturate_path(p.path, p.rate_bps, p.buffer_s, p.delay_s + 4 * p.sigma_s, seconds)
         loaded_s = float(np.median(got.delays_s)) if len(got.delays_s) else math.nan
         queued_s = loaded_s - self._idle_s.get((home, direction), p.delay_s)
-        return [self._rate_row(home, direction, got, p), self._buffer_row(home, direction, queued_s, gap_s, p),
-                *self._spacing(home, direction, got.arrived_s, p, gap_s)]
+        return [
+            self._rate_row(home, direction, got, p),
+            self._buffer_row(home, direction, queued_s, gap_s, p),
+            *self._spacing(home, direction, got.arrived_s, p, gap_s),
+        ]
 
     def _rate_row(self, home: str, direction: str, got: Saturation, p: Promise) -> Row:
         # Behind the bottleneck losses make holes; before it they don't, as its queue stays full all the same.
@@ -73,8 +83,18 @@ class Throughput:
         note = f"{len(got.arrived_s)} packets"
         if got.sent_bps < p.rate_bps:
             note = f"this machine sent only {got.sent_bps / 1e6:.0f} Mbit/s"
-        return judged(home, direction, "UDP rate", p.rate_bps * self.tdf, rate_bps * self.tdf, "bit/s",
-                      rate_bps / p.rate_bps - 1, "%", self.limits.rate_error_worst, note)
+        return judged(
+            home,
+            direction,
+            "UDP rate",
+            p.rate_bps * self.tdf,
+            rate_bps * self.tdf,
+            "bit/s",
+            rate_bps / p.rate_bps - 1,
+            "%",
+            self.limits.rate_error_worst,
+            note,
+        )
 
     def _buffer_row(self, home: str, direction: str, queued_s: float, gap_s: float, p: Promise) -> Row:
         tdf, limits = self.tdf, self.limits
@@ -84,8 +104,18 @@ class Throughput:
             return unjudged(home, direction, "buffer", note, set_s, measured_s, "s")
         limit_s = limits.buffer_error_s + limits.buffer_error_fraction * set_s
         limit_s += (gap_s + _WAIT_SIGMAS * p.sigma_s) / tdf
-        return judged(home, direction, "buffer", set_s, measured_s, "s", measured_s - set_s, "s", limit_s,
-                      "delay under load, beyond idle")
+        return judged(
+            home,
+            direction,
+            "buffer",
+            set_s,
+            measured_s,
+            "s",
+            measured_s - set_s,
+            "s",
+            limit_s,
+            "delay under load, beyond idle",
+        )
 
     def _spacing(self, home: str, direction: str, arrived_s: np.ndarray, p: Promise, gap_s: float) -> list[Row]:
         if p.loss > HOLES_MAX or p.sigma_s:
@@ -95,8 +125,22 @@ class Throughput:
         note = f"over {1e3 * window_s:.0f} ms; p50 {100 * wide.p50:.2g} %, p90 {100 * wide.p90:.2g} %"
         return [
             self._gap_row(home, direction, Spread.of(gap_deviations(arrived_s, gap_s)), gap_s),
-            judged(home, direction, "rate, short-term p99", 0.0, wide.p99, "%", wide.p99, "%",
-                   self.limits.window_deviation_p99, note, p50=wide.p50, p90=wide.p90, p99=wide.p99, window_s=window_s),
+            judged(
+                home,
+                direction,
+                "rate, short-term p99",
+                0.0,
+                wide.p99,
+                "%",
+                wide.p99,
+                "%",
+                self.limits.window_deviation_p99,
+                note,
+                p50=wide.p50,
+                p90=wide.p90,
+                p99=wide.p99,
+                window_s=window_s,
+            ),
         ]
 
     def _gap_row(self, home: str, direction: str, found: Spread, gap_s: float) -> Row:
@@ -106,10 +150,19 @@ class Throughput:
         if found.p99 > limit >= waits * timers.p99:
             timers, clock = self._floors_of(gap_s, again=True)
         set_s, measured_s = gap_s / self.tdf, (1 + found.p99) * gap_s / self.tdf
-        more = {"p50": found.p50, "p90": found.p90, "p99": found.p99, "timer_p50": timers.p50, "timer_p90": timers.p90,
-                "timer_p99": timers.p99, "clock_p99": clock.p99}
-        text = (f"p50 {100 * found.p50:.3g} %, p90 {100 * found.p90:.3g} %; p99 of timers alone "
-                f"{100 * timers.p99:.3g} %, of a loop that only reads the clock {100 * clock.p99:.3g} %")
+        more = {
+            "p50": found.p50,
+            "p90": found.p90,
+            "p99": found.p99,
+            "timer_p50": timers.p50,
+            "timer_p90": timers.p90,
+            "timer_p99": timers.p99,
+            "clock_p99": clock.p99,
+        }
+        text = (
+            f"p50 {100 * found.p50:.3g} %, p90 {100 * found.p90:.3g} %; p99 of timers alone "
+            f"{100 * timers.p99:.3g} %, of a loop that only reads the clock {100 * clock.p99:.3g} %"
+        )
         if found.p99 > limit and waits * timers.p99 > limit:
             note = f"{100 * found.p99:.3g} % off, {text}: too close to the machine's timers for {100 * limit:.2g} %"
             return unjudged(home, direction, "packet gap p99", note, set_s, measured_s, "s", **more)
@@ -130,8 +183,11 @@ class Throughput:
     def tcp(self) -> list[Row]:
         """One TCP flow each way, in its steady state."""
         slow = {h for h in self.homes if not all(_tcp_fills(p) for p in self.promised[h].values())}
-        rows = [unjudged(h, d, "TCP rate", "with the losses set, TCP is slower than its link") for h in slow
-                for d in ("down", "up")]
+        rows = [
+            unjudged(h, d, "TCP rate", "with the losses set, TCP is slower than its link")
+            for h in slow
+            for d in ("down", "up")
+        ]
         # Without their rare losses, since the probes send datagrams where packets are lost.
         states = {h: replace(self.shaped.current(h), loss=0.0) for h in self.homes if h not in slow}
         if not states:
@@ -143,14 +199,26 @@ class Throughput:
     def _tcp(self, states: dict[str, LinkState]) -> dict[str, list[Row]]:
         link, rows = self.shaped.topology.server_link, {home: [] for home in states}
         server = LinkState(link.downlink_bps, link.uplink_bps, link.uplink_delay_s + link.downlink_delay_s)
-        for r in probe_links(self.shaped.network, states, seconds=self.effort.seconds, tdf=self.tdf, server=server,
-                             tcp_tdf=math.inf):
+        for r in probe_links(
+            self.shaped.network, states, seconds=self.effort.seconds, tdf=self.tdf, server=server, tcp_tdf=math.inf
+        ):
             if r.quantity != "rtt":
                 direction = r.quantity.removeprefix("rate_")
                 set_bps = self.promised[r.home][direction].rate_bps * self.tdf
-                rows[r.home].append(judged(
-                    r.home, direction, "TCP rate", set_bps, r.measured, "bit/s", r.measured / set_bps - 1, "%",
-                    self.limits.rate_error_worst, "one flow, steady"))
+                rows[r.home].append(
+                    judged(
+                        r.home,
+                        direction,
+                        "TCP rate",
+                        set_bps,
+                        r.measured,
+                        "bit/s",
+                        r.measured / set_bps - 1,
+                        "%",
+                        self.limits.rate_error_worst,
+                        "one flow, steady",
+                    )
+                )
         return rows
 
 

@@ -74,7 +74,9 @@ class Dispatch:
         products.begin_step(0, [])
 
         def submit() -> None:
-            products.submit(Job("bench", product, View((0, 0), a, False, 1), View((0, 1), b, False, 1), None, CRITICAL, done))
+            products.submit(
+                Job("bench", product, View((0, 0), a, False, 1), View((0, 1), b, False, 1), None, CRITICAL, done)
+            )
 
         for _ in range(JOBS):
             submit()
@@ -165,7 +167,9 @@ def wire(steps: int) -> None:
     model = ModelSpec(layers=2, d_model=64, heads=4, d_ff=256, sequence=32)
 
     def job(**options) -> TrainingSpec:
-        return TrainingSpec(batch=8, micro_batches=1, steps=steps, seed=0, options={"local": "never", "chunks": 1, **options})
+        return TrainingSpec(
+            batch=8, micro_batches=1, steps=steps, seed=0, options={"local": "never", "chunks": 1, **options}
+        )
 
     exact = oracle(model, job())
     tail = slice(-10, None)

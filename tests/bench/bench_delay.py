@@ -122,9 +122,7 @@ def throughput(backend: str, seconds: float = 5.0) -> None:
 
 
 def _throughput(backend: str, loop: str, seconds: float) -> None:
-    for rate_bps, source, sink in (
-        (1e9, "h1", SERVER), (1e9, SERVER, "h1"), (4e8, SERVER, "h1"), (2e8, SERVER, "h1")
-    ):
+    for rate_bps, source, sink in ((1e9, "h1", SERVER), (1e9, SERVER, "h1"), (4e8, SERVER, "h1"), (2e8, SERVER, "h1")):
         with shaped(backend, {"h1": LinkState(rate_bps, rate_bps, RTT_S)}) as (network, line):
             line.stats()
             before, began = line.stats(), time.monotonic()
@@ -135,13 +133,21 @@ def _throughput(backend: str, loop: str, seconds: float) -> None:
             after, took = line.stats(), time.monotonic() - began
             packets, cpu_s = after.packets - before.packets, after.cpu_s - before.cpu_s
             report(
-                bench="delay_throughput", backend=backend, loop=loop, direction="up" if sink == SERVER else "down",
-                set_mbps=rate_bps / 1e6, mbps=bps / 1e6,
-                target_mbps=min(400, 0.98 * rate_bps / 1e6), met=bps >= min(400e6, 0.98 * rate_bps),
-                packets_per_s=packets / took, daemon_cpu=cpu_s / took,
+                bench="delay_throughput",
+                backend=backend,
+                loop=loop,
+                direction="up" if sink == SERVER else "down",
+                set_mbps=rate_bps / 1e6,
+                mbps=bps / 1e6,
+                target_mbps=min(400, 0.98 * rate_bps / 1e6),
+                met=bps >= min(400e6, 0.98 * rate_bps),
+                packets_per_s=packets / took,
+                daemon_cpu=cpu_s / took,
                 packets_per_s_per_core=packets / cpu_s if cpu_s else None,
-                lag_p50_ms=1e3 * after.lag_p50_s, lag_p99_ms=1e3 * after.lag_p99_s,
-                lag_max_ms=1e3 * after.lag_max_s, overflowed=after.overflowed,
+                lag_p50_ms=1e3 * after.lag_p50_s,
+                lag_p99_ms=1e3 * after.lag_p99_s,
+                lag_max_ms=1e3 * after.lag_max_s,
+                overflowed=after.overflowed,
             )
 
 
@@ -167,10 +173,18 @@ def rtt(backend: str, count: int = 300) -> None:
                 errors, p50, p99 = rtt_errors_ms(network.hosts["h1"].netns_path, network.hosts[SERVER].ip, count)
                 if busy:
                     os.waitpid(pid, 0)
-            report(bench="delay_rtt", backend=backend, busy=busy, answers=len(errors),
-                   asked_ms=1e3 * RTT_S, error_p50_ms=p50, error_p99_ms=p99, error_min_ms=errors[0],
-                   error_max_ms=errors[-1],
-                   met=abs(p50) <= 1 and abs(p99) <= 3)
+            report(
+                bench="delay_rtt",
+                backend=backend,
+                busy=busy,
+                answers=len(errors),
+                asked_ms=1e3 * RTT_S,
+                error_p50_ms=p50,
+                error_p99_ms=p99,
+                error_min_ms=errors[0],
+                error_max_ms=errors[-1],
+                met=abs(p50) <= 1 and abs(p99) <= 3,
+            )
 
 
 def rate(backend: str) -> None:
@@ -185,8 +199,14 @@ def rate(backend: str) -> None:
                     continue
                 error = result.measured / result.set - 1
                 worst = max(worst, abs(error))
-                report(bench="delay_rate", backend=backend, quantity=result.quantity,
-                       set_mbps=result.set / 1e6, measured_mbps=result.measured / 1e6, error=error)
+                report(
+                    bench="delay_rate",
+                    backend=backend,
+                    quantity=result.quantity,
+                    set_mbps=result.set / 1e6,
+                    measured_mbps=result.measured / 1e6,
+                    error=error,
+                )
     report(bench="delay_rate_worst", backend=backend, error=worst, target=0.02, met=worst <= 0.02)
 
 
@@ -210,8 +230,14 @@ def start(backend: str, homes: int = 256) -> None:
             laps.append(time.perf_counter())
     finally:
         cleanup.teardown(state)
-    report(bench="delay_start", backend=backend, homes=homes, start_s=laps[1] - laps[0],
-           set_all_s=laps[2] - laps[1], stop_s=laps[3] - laps[2])
+    report(
+        bench="delay_start",
+        backend=backend,
+        homes=homes,
+        start_s=laps[1] - laps[0],
+        set_all_s=laps[2] - laps[1],
+        stop_s=laps[3] - laps[2],
+    )
 
 
 BENCHES = {"throughput": throughput, "rtt": rtt, "rate": rate, "start": start}

@@ -31,8 +31,13 @@ def step_times(experiment: str, tdf: float, sets: list[str]) -> dict:
         (folder,) = Path(out).iterdir()
         times = pd.read_csv(folder / "steps.csv")["step_time_s"][SKIPPED:]
         manifest = json.loads((folder / "manifest.json").read_text())
-    return {"tdf": tdf, "steps": len(times), "median_s": times.median(), "quartiles_s": times.quantile([0.25, 0.75]).tolist(),
-            "verdict": manifest["verdict"]}
+    return {
+        "tdf": tdf,
+        "steps": len(times),
+        "median_s": times.median(),
+        "quartiles_s": times.quantile([0.25, 0.75]).tolist(),
+        "verdict": manifest["verdict"],
+    }
 
 
 def main() -> None:
@@ -48,8 +53,18 @@ def main() -> None:
         print(json.dumps(rows[-1]), flush=True)
     errors = [row["median_s"] / rows[0]["median_s"] - 1 for row in rows]
     worst = max(errors, key=abs)
-    print(json.dumps({"bench": "dilation", "experiment": asked.experiment, "errors": errors, "worst": worst,
-                      "target": TARGET, "ok": abs(worst) <= TARGET}))
+    print(
+        json.dumps(
+            {
+                "bench": "dilation",
+                "experiment": asked.experiment,
+                "errors": errors,
+                "worst": worst,
+                "target": TARGET,
+                "ok": abs(worst) <= TARGET,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

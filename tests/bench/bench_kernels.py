@@ -30,8 +30,11 @@ Rows = dict[tuple[str, str, str], dict[str, Any]]
 def measured(name: str, points: int) -> tuple[Rows, dict[str, Any]]:
     """Rows by (home, quantity, direction), and all that was said of the measurement."""
     prefix, backend, switch = KERNELS[name]
-    done = subprocess.run([sys.executable, *prefix, __file__, "--points", str(points), "--measure", backend, switch],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *prefix, __file__, "--points", str(points), "--measure", backend, switch],
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         sys.exit(f"{name}: {done.stderr.strip()}")
     found = json.loads(done.stdout.splitlines()[-1])
@@ -42,8 +45,14 @@ def measure(points: int, backend: str, switch: str) -> None:
     """On this kernel, and print it as JSON. The same settings on each: those that the slower kernel can carry."""
     from testbed.verification.grid import RATES_BPS, UML_MOST_BPS, verify_grid
 
-    found = verify_grid(points, quick=True, command="bench_kernels", delay_backend=backend, switch=switch,
-                        rates_bps=[rate for rate in RATES_BPS if rate <= UML_MOST_BPS])
+    found = verify_grid(
+        points,
+        quick=True,
+        command="bench_kernels",
+        delay_backend=backend,
+        switch=switch,
+        rates_bps=[rate for rate in RATES_BPS if rate <= UML_MOST_BPS],
+    )
     print(json.dumps(found.as_dict()))
 
 
@@ -83,31 +92,50 @@ def main() -> int:
         sys.exit("the kernels measured different settings")
     points = next(iter(found.values()))[1]["points"]
     reference = found["nfqueue, host"][0]
-    keys = sorted(set().union(*(rows for rows, _ in found.values())),
-                  key=lambda k: (int(k[0][1:]), QUANTITIES.index(k[1]), k[2]))
+    keys = sorted(
+        set().union(*(rows for rows, _ in found.values())), key=lambda k: (int(k[0][1:]), QUANTITIES.index(k[1]), k[2])
+    )
     lines, agreed, compared = [], 0, 0
     for home, quantity, direction in keys:
         rows = {name: rows.get((home, quantity, direction)) for name, (rows, _) in found.items()}
-        answers = [agree(reference.get((home, quantity, direction)), rows[name]) for name in KERNELS if rows[name]
-                   and name != "nfqueue, host"]
+        answers = [
+            agree(reference.get((home, quantity, direction)), rows[name])
+            for name in KERNELS
+            if rows[name] and name != "nfqueue, host"
+        ]
         agreed, compared = agreed + answers.count(True), compared + len(answers) - answers.count(None)
         point = points[home]
         setting = f"{point['rate_bps'] / 1e6:g} Mbit/s, {1e3 * point['rtt_s']:g} ms, {100 * point['loss']:g} %"
         said = "no" if False in answers else "yes" if True in answers else "-"
         if options.markdown:
-            lines.append(f"| {setting} | {quantity}, {direction} | "
-                         + " | ".join(deviation(rows[name]) for name in KERNELS) + f" | {said} |")
+            lines.append(
+                f"| {setting} | {quantity}, {direction} | "
+                + " | ".join(deviation(rows[name]) for name in KERNELS)
+                + f" | {said} |"
+            )
         else:
-            print(json.dumps({"bench": "kernels", "setting": setting, "quantity": quantity, "direction": direction,
-                              **{name: row and row["error"] for name, row in rows.items()}, "agree": said,
-                              "load": os.getloadavg()[0]}))
+            print(
+                json.dumps(
+                    {
+                        "bench": "kernels",
+                        "setting": setting,
+                        "quantity": quantity,
+                        "direction": direction,
+                        **{name: row and row["error"] for name, row in rows.items()},
+                        "agree": said,
+                        "load": os.getloadavg()[0],
+                    }
+                )
+            )
     if options.markdown:
         print("| set rate, RTT, loss | what, which way | " + " | ".join(KERNELS) + " | agree |")
         print("|" + " --- |" * (len(KERNELS) + 3))
         print("\n".join(lines))
-        print(f"\n{agreed} of {compared} comparisons agree. Linux "
-              + " and ".join(dict.fromkeys(facts["kernel"] for _, facts in found.values()))
-              + f"; load of the machine {os.getloadavg()[0]:.1f}. Bold: beyond that kernel's own limit.")
+        print(
+            f"\n{agreed} of {compared} comparisons agree. Linux "
+            + " and ".join(dict.fromkeys(facts["kernel"] for _, facts in found.values()))
+            + f"; load of the machine {os.getloadavg()[0]:.1f}. Bold: beyond that kernel's own limit."
+        )
     return 0 if agreed == compared else 1
 
 

@@ -80,6 +80,7 @@ def build_shell(folder: Path) -> Path | None:
 
 def delay_line(line: DelayBackend) -> Contender:
     """Ours, between h1 and the server."""
+
     @contextlib.contextmanager
     def at(network: EmulatedNetwork, rate_bps: float) -> Iterator[Route]:
         network.set_links({"h1": Link(rate_bps, rate_bps)})
@@ -91,6 +92,7 @@ def delay_line(line: DelayBackend) -> Contender:
 
 def packet_shell(program: Path, tick_us: int) -> Contender:
     """A packet shell between h1 and the server."""
+
     @contextlib.contextmanager
     def at(network: EmulatedNetwork, rate_bps: float) -> Iterator[Route]:
         ends = {host: network.hosts[host].netns_path for host in SHELL_ENDS}
@@ -102,7 +104,11 @@ def packet_shell(program: Path, tick_us: int) -> Contender:
                 for host, netns in ends.items():
                     run_in(netns, ["ip", "link", "set", "shell0", "up"], check=True)
                     run_in(netns, ["ip", "address", "add", f"{SHELL_ENDS[host]}/24", "dev", "shell0"], check=True)
-                    run_in(netns, ["ip", "route", "change", "10.99.0.0/24", "dev", "shell0", "congctl", "cubic"], check=True)
+                    run_in(
+                        netns,
+                        ["ip", "route", "change", "10.99.0.0/24", "dev", "shell0", "congctl", "cubic"],
+                        check=True,
+                    )
                     add_bottleneck_to(netns, "shell0", rate_bps)
                 yield Route(*ends.values(), SHELL_ENDS[SERVER], _used("shell0", ends["h1"], _descendants(shell.pid)))
             finally:
@@ -130,9 +136,17 @@ def mahimahi(network: EmulatedNetwork, rate_bps: float, *, link: bool = False) -
             argv.append("--")
         with inside(outside):
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")  # it asks for that
-            shell = stack.enter_context(subprocess.Popen(
-                [*argv, "cat"], user="nobody", group=pwd.getpwnam("nobody").pw_gid, extra_groups=[],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            shell = stack.enter_context(
+                subprocess.Popen(
+                    [*argv, "cat"],
+                    user="nobody",
+                    group=pwd.getpwnam("nobody").pw_gid,
+                    extra_groups=[],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
         stack.callback(shell.stdin.close)  # ends `cat`, and the shells with it
         print(file=shell.stdin, flush=True)
         if not shell.stdout.readline():
@@ -214,8 +228,15 @@ def measure(name: str, contender: Contender, network: EmulatedNetwork, seconds: 
                 report(bench="mahimahi_rtt", of=name, answers=len(errors), error_p50_ms=p50, error_p99_ms=p99)
             spec = FlowSpec("h1", route.source, route.sink, route.address, rate_bps)
             bps, per_core_bps, own, machine = per_core(spec, route.used, seconds)
-        report(bench="mahimahi_throughput", of=name, set_mbps=rate_bps / 1e6, mbps=bps / 1e6,
-               mbps_per_core=per_core_bps / 1e6, packets_per_s_per_core=own, machine_packets_per_s_per_core=machine)
+        report(
+            bench="mahimahi_throughput",
+            of=name,
+            set_mbps=rate_bps / 1e6,
+            mbps=bps / 1e6,
+            mbps_per_core=per_core_bps / 1e6,
+            packets_per_s_per_core=own,
+            machine_packets_per_s_per_core=machine,
+        )
         costs.append((own, machine))
     return Measured((p50, p99), *costs)
 
@@ -225,7 +246,10 @@ def beside_packet_shells(seconds: float = 4.0) -> None:
     with tempfile.TemporaryDirectory() as folder:
         contenders: dict[str, Contender] = {}
         if program := build_shell(Path(folder)):
-            contenders |= {"packet shell": packet_shell(program, 1), "packet shell, whole ms": packet_shell(program, 1000)}
+            contenders |= {
+                "packet shell": packet_shell(program, 1),
+                "packet shell, whole ms": packet_shell(program, 1000),
+            }
         else:
             report(bench="mahimahi", absent="no C compiler for packet_shell.c")
         if shutil.which("mm-delay"):
@@ -244,11 +268,14 @@ def beside_packet_shells(seconds: float = 4.0) -> None:
         for name, theirs in middle.items():
             if (ours := middle["delay line"]) is not theirs:
                 report(
-                    bench="mahimahi_ratios", beside=name,
+                    bench="mahimahi_ratios",
+                    beside=name,
                     rtt_error_p50_less_ms=theirs.rtt_error_ms[0] - ours.rtt_error_ms[0],
                     rtt_error_p99_less_ms=theirs.rtt_error_ms[1] - ours.rtt_error_ms[1],
-                    fast_ratio=ours.fast[0] / theirs.fast[0], fast_machine_ratio=ours.fast[1] / theirs.fast[1],
-                    slow_ratio=ours.slow[0] / theirs.slow[0], slow_machine_ratio=ours.slow[1] / theirs.slow[1],
+                    fast_ratio=ours.fast[0] / theirs.fast[0],
+                    fast_machine_ratio=ours.fast[1] / theirs.fast[1],
+                    slow_ratio=ours.slow[0] / theirs.slow[0],
+                    slow_machine_ratio=ours.slow[1] / theirs.slow[1],
                 )
 
 

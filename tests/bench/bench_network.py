@@ -61,8 +61,13 @@ def ours(homes: int) -> dict:
     finally:
         cleanup.teardown(state)
     return {
-        "what": "testbed", "homes": homes, "reached": reached, "start_s": start_s, "stop_s": stop_s,
-        "start_again_s": start_again_s, "set_links_ms_a_home": set_links_s / homes * 1e3,
+        "what": "testbed",
+        "homes": homes,
+        "reached": reached,
+        "start_s": start_s,
+        "stop_s": stop_s,
+        "start_again_s": start_again_s,
+        "set_links_ms_a_home": set_links_s / homes * 1e3,
         "counters_ms": counters_s * 1e3,
     }
 
@@ -92,17 +97,27 @@ def stock(homes: int) -> dict:
     stopping = time.perf_counter()
     network.stop()
     stopped = time.perf_counter()
-    return {"what": "stock Mininet", "homes": homes, "reached": reached,
-            "start_s": started - start, "stop_s": stopped - stopping}
+    return {
+        "what": "stock Mininet",
+        "homes": homes,
+        "reached": reached,
+        "start_s": started - start,
+        "stop_s": stopped - stopping,
+    }
 
 
 def stock_apart(homes: int) -> dict:
     """`stock` in namespaces of its own: it can't change the machine's settings, nor leave anything."""
-    inside = ("mount -t tmpfs tmpfs /tmp && mount -o bind,ro /proc/sys /proc/sys && ip link set lo up "
-              f"&& exec {sys.executable} {Path(__file__).resolve()} --stock-only {homes}")
+    inside = (
+        "mount -t tmpfs tmpfs /tmp && mount -o bind,ro /proc/sys /proc/sys && ip link set lo up "
+        f"&& exec {sys.executable} {Path(__file__).resolve()} --stock-only {homes}"
+    )
     done = subprocess.run(
         ["unshare", "--net", "--pid", "--mount", "--fork", "--mount-proc", "sh", "-c", inside],
-        capture_output=True, text=True, check=False)
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         raise SystemExit(f"stock Mininet failed:\n{done.stdout}{done.stderr}")
@@ -116,7 +131,9 @@ def show(result: dict) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--hosts", default="64,256,1000", help="how many homes, one after the other (default %(default)s)")
+    parser.add_argument(
+        "--hosts", default="64,256,1000", help="how many homes, one after the other (default %(default)s)"
+    )
     parser.add_argument("--stock-only", type=int, default=0, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.stock_only:
@@ -125,12 +142,18 @@ def main() -> None:
     for homes in map(int, asked.hosts.split(",")):
         mine = show(ours(homes))
         theirs = show(stock_apart(homes))
-        show({
-            "bench": "network", "homes": homes,
-            "start_ratio": mine["start_s"] / theirs["start_s"], "stop_ratio": mine["stop_s"] / theirs["stop_s"],
-            "target": TARGET, "ok": all(mine[k] <= TARGET * theirs[k] for k in ("start_s", "stop_s"))
-            and mine["reached"] and theirs["reached"],
-        })
+        show(
+            {
+                "bench": "network",
+                "homes": homes,
+                "start_ratio": mine["start_s"] / theirs["start_s"],
+                "stop_ratio": mine["stop_s"] / theirs["stop_s"],
+                "target": TARGET,
+                "ok": all(mine[k] <= TARGET * theirs[k] for k in ("start_s", "stop_s"))
+                and mine["reached"]
+                and theirs["reached"],
+            }
+        )
 
 
 if __name__ == "__main__":

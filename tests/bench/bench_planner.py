@@ -42,10 +42,19 @@ def planned(devices: int, server_bps: float, chunks: float = 1) -> None:
     wall, cpu = time.perf_counter(), time.process_time()
     step = plan_step(cluster, products, server_local=False, chunks=chunks)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    row(bench="planned", devices=devices, server_gbps=server_bps / 1e9, chunks="streamed" if chunks == STREAMED else chunks,
-        products=len(products), shapes=len(step.by_shape), wall_s=wall, cpu_s=cpu,
+    row(
+        bench="planned",
+        devices=devices,
+        server_gbps=server_bps / 1e9,
+        chunks="streamed" if chunks == STREAMED else chunks,
+        products=len(products),
+        shapes=len(step.by_shape),
+        wall_s=wall,
+        cpu_s=cpu,
         worst_over_bound=max(plan.makespan_s / plan.bound_s for plan, _ in step.plans),
-        step_over_bound=step.makespan_s / step.bound_s, most_devices_used=max(len(p.per_device) for p, _ in step.plans))
+        step_over_bound=step.makespan_s / step.bound_s,
+        most_devices_used=max(len(p.per_device) for p, _ in step.plans),
+    )
 
 
 def shared(devices: int, server_bps: float) -> None:
@@ -56,8 +65,14 @@ def shared(devices: int, server_bps: float) -> None:
         if gemm.batch == 1 and gemm.shape not in seen:
             seen.add(gemm.shape)
             ratios.append(plan_gemm(cluster, gemm, server_local=False).makespan_s / shared_bound_s(pool, gemm))
-    row(bench="shared", devices=devices, server_gbps=server_bps / 1e9, shapes=len(ratios),
-        mean_over_bound=float(np.mean(ratios)), worst_over_bound=max(ratios))
+    row(
+        bench="shared",
+        devices=devices,
+        server_gbps=server_bps / 1e9,
+        shapes=len(ratios),
+        mean_over_bound=float(np.mean(ratios)),
+        worst_over_bound=max(ratios),
+    )
 
 
 def exact(first: int, count: int) -> None:
@@ -69,8 +84,14 @@ def exact(first: int, count: int) -> None:
             before = time.process_time()
             ratios.append(max(1.0, plan_gemm(cluster, gemm, server_local=False).makespan_s / best))
             cpu += time.process_time() - before
-    row(bench="exact", cases=len(ratios), mean=float(np.mean(ratios)), p99=float(np.percentile(ratios, 99)),
-        worst=max(ratios), plan_cpu_ms=1e3 * cpu / len(ratios))
+    row(
+        bench="exact",
+        cases=len(ratios),
+        mean=float(np.mean(ratios)),
+        p99=float(np.percentile(ratios, 99)),
+        worst=max(ratios),
+        plan_cpu_ms=1e3 * cpu / len(ratios),
+    )
 
 
 def growth() -> None:
@@ -78,9 +99,14 @@ def growth() -> None:
     for devices in (4, 16, 64, 256, 1024):
         plan = plan_gemm(uniform_cluster(devices, server=1e15), gemm, server_local=False)
         share = max(plan.per_device.values(), key=lambda s: s.down_bytes)
-        row(bench="growth", devices=devices, egress_gb=plan.server_out_bytes / 1e9,
-            equal_squares_gb=2 * 4096 * (8192 + 4096) * devices**0.5 / 1e9, device_down_mb=share.down_bytes / 1e6,
-            device_up_mb=share.up_bytes / 1e6)
+        row(
+            bench="growth",
+            devices=devices,
+            egress_gb=plan.server_out_bytes / 1e9,
+            equal_squares_gb=2 * 4096 * (8192 + 4096) * devices**0.5 / 1e9,
+            device_down_mb=share.down_bytes / 1e6,
+            device_up_mb=share.up_bytes / 1e6,
+        )
 
 
 def main() -> None:

@@ -31,9 +31,16 @@ def train() -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
         verdict = json.loads((folder / "fidelity.json").read_text())
         steps = len((folder / "steps.csv").read_text().splitlines()) - 1
-    show(bench="scale, train", homes=256, steps=steps, tdf=manifest["tdf"], verdict=verdict["verdict"],
-         reasons=[r["text"] for r in verdict["reasons"]], durations=manifest["durations"],
-         ok=verdict["valid"] and steps >= 1)
+    show(
+        bench="scale, train",
+        homes=256,
+        steps=steps,
+        tdf=manifest["tdf"],
+        verdict=verdict["verdict"],
+        reasons=[r["text"] for r in verdict["reasons"]],
+        durations=manifest["durations"],
+        ok=verdict["valid"] and steps >= 1,
+    )
 
 
 def network() -> None:
@@ -57,14 +64,24 @@ def network() -> None:
             sample = {names[i * HOMES // SAMPLE]: state for i in range(SAMPLE)}
             results = probe_links(shaped.network, sample, server=LinkState(1e9, 1e9, 0.002))
             verified = time.monotonic()
-            errors = {q: max(abs(r.measured / r.set - 1) for r in results if r.quantity == q)
-                      for q in ("rate_down", "rate_up", "rtt")}
+            errors = {
+                q: max(abs(r.measured / r.set - 1) for r in results if r.quantity == q)
+                for q in ("rate_down", "rate_up", "rtt")
+            }
         stopped = time.monotonic()
     finally:
         cleanup.teardown(run)
-    show(bench="scale, network", homes=HOMES, start_s=started - began, verify_s=verified - started,
-         stop_s=stopped - verified, sample=SAMPLE, worst_errors=errors,
-         ok=max(errors["rate_down"], errors["rate_up"]) <= 0.05 and errors["rtt"] * state.rtt_s <= 0.001 + 0.02 * state.rtt_s)
+    show(
+        bench="scale, network",
+        homes=HOMES,
+        start_s=started - began,
+        verify_s=verified - started,
+        stop_s=stopped - verified,
+        sample=SAMPLE,
+        worst_errors=errors,
+        ok=max(errors["rate_down"], errors["rate_up"]) <= 0.05
+        and errors["rtt"] * state.rtt_s <= 0.001 + 0.02 * state.rtt_s,
+    )
 
 
 CASES = {"train": train, "network": network}

@@ -90,8 +90,10 @@ def links(devices: int, alike: bool, server_bps: float) -> dict[str, PortSetting
 
 def run(devices: int, rounds: int, alike: bool, server_bps: float = 10e9) -> dict:
     ports = links(devices, alike, server_bps)
-    made = {n: Device(n, 1e10 if n != SERVER else 1e12, 8 << 30, Link(p.up_bps, p.down_bps, p.up_delay_s, p.down_delay_s))
-            for n, p in ports.items()}
+    made = {
+        n: Device(n, 1e10 if n != SERVER else 1e12, 8 << 30, Link(p.up_bps, p.down_bps, p.up_delay_s, p.down_delay_s))
+        for n, p in ports.items()
+    }
     cluster = Cluster(made.pop(SERVER), tuple(made.values()))
     data = {"rounds": rounds, "down_bytes": 2_000_000, "up_bytes": 200_000, "flops": 1e9}
     plan = Plan("scatter-gather", ModelSpec(), TrainingSpec(), cluster, data=data)
@@ -101,10 +103,16 @@ def run(devices: int, rounds: int, alike: bool, server_bps: float = 10e9) -> dic
     outcome = simulation.run()
     seconds = time.process_time() - began
     assert outcome.status == "complete", outcome
-    return {"devices": devices, "rounds": rounds, "links": "alike" if alike else "unlike", "tasks": devices * rounds,
-            "simulated_s": round(simulation.loop.now, 3), "cpu_s": round(seconds, 3),
-            "us_a_task": round(seconds / (devices * rounds) * 1e6, 1),
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
+    return {
+        "devices": devices,
+        "rounds": rounds,
+        "links": "alike" if alike else "unlike",
+        "tasks": devices * rounds,
+        "simulated_s": round(simulation.loop.now, 3),
+        "cpu_s": round(seconds, 3),
+        "us_a_task": round(seconds / (devices * rounds) * 1e6, 1),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
 
 
 def run_cleave(devices: int, layers: int) -> dict:
@@ -117,18 +125,26 @@ def run_cleave(devices: int, layers: int) -> dict:
         setup = run_setup(loaded)
     planned = time.process_time() - began
     events = []
-    simulation = Simulation(setup.plan, type(setup.runner), port_changes(setup.network), seed=1, details=0,
-                            on_event=events.append)
+    simulation = Simulation(
+        setup.plan, type(setup.runner), port_changes(setup.network), seed=1, details=0, on_event=events.append
+    )
     began = time.process_time()
     outcome = simulation.run()
     seconds = time.process_time() - began
     assert outcome.status == "complete", outcome
     totals = {e["node"]: e for e in events if e["event"] == "totals"}
     tasks = totals[SERVER]["messages_down"]
-    return {"devices": devices, "layers": layers, "tasks": tasks, "messages": tasks + totals[SERVER]["messages_up"],
-            "simulated_s": round(simulation.loop.now, 3), "planning_cpu_s": round(planned, 2), "cpu_s": round(seconds, 2),
-            "us_a_task": round(seconds / tasks * 1e6, 1),
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
+    return {
+        "devices": devices,
+        "layers": layers,
+        "tasks": tasks,
+        "messages": tasks + totals[SERVER]["messages_up"],
+        "simulated_s": round(simulation.loop.now, 3),
+        "planning_cpu_s": round(planned, 2),
+        "cpu_s": round(seconds, 2),
+        "us_a_task": round(seconds / tasks * 1e6, 1),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
 
 
 def cleave_rows(devices: int) -> None:
@@ -140,8 +156,17 @@ def cleave_rows(devices: int) -> None:
         print(json.dumps(rows[-1]), flush=True)
     more = {key: rows[1][key] - rows[0][key] for key in ("tasks", "cpu_s", "planning_cpu_s", "peak_mib")}
     whole = {key: round(rows[0][key] + (LAYERS - 1) * more[key], 1) for key in more}
-    print(json.dumps({"devices": devices, "layers": LAYERS, "extrapolated": whole,
-                      "us_a_further_task": round(more["cpu_s"] / more["tasks"] * 1e6, 1)}), flush=True)
+    print(
+        json.dumps(
+            {
+                "devices": devices,
+                "layers": LAYERS,
+                "extrapolated": whole,
+                "us_a_further_task": round(more["cpu_s"] / more["tasks"] * 1e6, 1),
+            }
+        ),
+        flush=True,
+    )
 
 
 def profiled(function, *arguments) -> None:

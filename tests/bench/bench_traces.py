@@ -77,8 +77,7 @@ def write_speedtest_cli(path: Path, rows: int) -> None:
                 "".join(
                     "Cannot retrieve speedtest configuration\n"
                     if i % 1000 == 999
-                    else f"4068,Bytemark,York,{stamp}.020515,68.5,{a * 50 + 5:.3f},{b * 1e8 + 1e5},"
-                    f"{c * 1e7 + 1e5}\n"
+                    else f"4068,Bytemark,York,{stamp}.020515,68.5,{a * 50 + 5:.3f},{b * 1e8 + 1e5},{c * 1e7 + 1e5}\n"
                     for i, (stamp, (a, b, c)) in enumerate(zip(stamps, values))
                 )
             )
@@ -128,16 +127,10 @@ def main() -> None:
             write(path, rows)
             for verb in ("read", "inspect"):
                 result = subprocess.run(
-                    [sys.executable, __file__, "--measure", str(path), verb],
-                    check=True,
-                    capture_output=True,
-                    text=True,
+                    [sys.executable, __file__, "--measure", str(path), verb], check=True, capture_output=True, text=True
                 )
                 print(
-                    json.dumps(
-                        {"case": name, "file_mb": round(path.stat().st_size / 1e6)}
-                        | json.loads(result.stdout)
-                    ),
+                    json.dumps({"case": name, "file_mb": round(path.stat().st_size / 1e6)} | json.loads(result.stdout)),
                     flush=True,
                 )
             path.unlink()

@@ -65,15 +65,21 @@ def build(tmp_path: Path) -> Iterator[Callable[..., EmulatedNetwork]]:
     started: list[EmulatedNetwork] = []
 
     def start(
-        homes: int | tuple[str, ...] = 2, up_mbps: float = 20, down_mbps: float = 100, *,
-        links: dict[str, Link] | None = None, shared: tuple[SharedLink, ...] = (),
-        server_mbps: float = 1000, **settings,
+        homes: int | tuple[str, ...] = 2,
+        up_mbps: float = 20,
+        down_mbps: float = 100,
+        *,
+        links: dict[str, Link] | None = None,
+        shared: tuple[SharedLink, ...] = (),
+        server_mbps: float = 1000,
+        **settings,
     ) -> EmulatedNetwork:
         names = tuple(f"h{i}" for i in range(1, homes + 1)) if isinstance(homes, int) else homes
         every = {name: Link(up_mbps * 1e6, down_mbps * 1e6) for name in names} | (links or {})
         topology = Topology(names, Link(server_mbps * 1e6, server_mbps * 1e6), shared)
         network = EmulatedNetwork(
-            RunState.create(tmp_path, command="pytest"), topology, every, NetworkSettings(**settings))
+            RunState.create(tmp_path, command="pytest"), topology, every, NetworkSettings(**settings)
+        )
         started.append(network)
         network.start()
         return network

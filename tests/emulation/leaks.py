@@ -14,9 +14,16 @@ from testbed.emulation import cleanup, state
 MARK = "TESTBED_TEST_SESSION"  # in the environment of this process and of all that it starts
 _NETNS = re.compile(r"tb-([0-9a-f]{6})-")
 _SYSCTLS = (
-    "net/ipv4/tcp_allowed_congestion_control", "net/ipv4/tcp_congestion_control", "net/ipv4/tcp_rmem",
-    "net/ipv4/tcp_wmem", "net/ipv4/neigh/default/gc_thresh3", "net/ipv4/ip_default_ttl", "net/core/rmem_max",
-    "net/core/wmem_max", "net/core/netdev_max_backlog", "kernel/pty/max",
+    "net/ipv4/tcp_allowed_congestion_control",
+    "net/ipv4/tcp_congestion_control",
+    "net/ipv4/tcp_rmem",
+    "net/ipv4/tcp_wmem",
+    "net/ipv4/neigh/default/gc_thresh3",
+    "net/ipv4/ip_default_ttl",
+    "net/core/rmem_max",
+    "net/core/wmem_max",
+    "net/core/netdev_max_backlog",
+    "kernel/pty/max",
 )
 
 
@@ -53,8 +60,9 @@ class Snapshot:
     links: set[str] = field(default_factory=lambda: _listing("/sys/class/net"))
     cgroups: set[str] = field(default_factory=_cgroups)
     iptables: str = field(default_factory=_iptables)
-    sysctls: dict[str, str] = field(default_factory=lambda: {
-        name: (Path("/proc/sys") / name).read_text().strip() for name in _SYSCTLS})
+    sysctls: dict[str, str] = field(
+        default_factory=lambda: {name: (Path("/proc/sys") / name).read_text().strip() for name in _SYSCTLS}
+    )
 
 
 def _owned_elsewhere(run_id: str) -> bool:
@@ -107,7 +115,10 @@ def _leaks(before: Snapshot, now: Snapshot, allowed: set[int]) -> list[str]:
     found += [f"link {name} is missing in the root namespace" for name in before.links - now.links]
     if now.iptables != before.iptables:
         found.append("iptables rules of the root namespace differ")
-    found += [f"sysctl {name}: {before.sysctls[name]!r} is now {value!r}"
-              for name, value in now.sysctls.items() if value != before.sysctls[name]]
+    found += [
+        f"sysctl {name}: {before.sysctls[name]!r} is now {value!r}"
+        for name, value in now.sysctls.items()
+        if value != before.sysctls[name]
+    ]
     found += [f"process {pid}: {line}" for pid, line in processes().items() if pid not in allowed]
     return sorted(found)

@@ -33,8 +33,14 @@ JOBS = {
 def test_killed_device_and_losses_of_one_device(job, tmp_path):
     changes = (*SMALL, JOBS[job])
     words = [word for change in changes for word in ("--set", change)]
-    done = subprocess.run([sys.executable, "-m", "testbed", "run", "smoke", "--out", str(tmp_path), *words],
-                          capture_output=True, text=True, timeout=200, cwd=ROOT, env=dict(os.environ))
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed", "run", "smoke", "--out", str(tmp_path), *words],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=ROOT,
+        env=dict(os.environ),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = tmp_path.iterdir()
     setup = run_setup(load_experiment("smoke", changes))

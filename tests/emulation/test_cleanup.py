@@ -147,8 +147,9 @@ def test_teardown_spares_the_process_that_calls_it(state):
 
 
 def test_whole_process_groups_end_and_reused_pids_are_spared(state):
-    group = subprocess.Popen(["sh", "-c", "sleep 301 & echo $!; wait"], stdout=subprocess.PIPE, text=True,
-                             start_new_session=True)
+    group = subprocess.Popen(
+        ["sh", "-c", "sleep 301 & echo $!; wait"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     child = process_value(int(group.stdout.readline()))
     other = subprocess.Popen(["sleep", "302"])
     try:
@@ -170,8 +171,11 @@ def test_whole_process_groups_end_and_reused_pids_are_spared(state):
 def cgroup_roots() -> list[Path]:
     """A version 1 freezer, and version 2."""
     v1, v2, hybrid = Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")
-    return [root for root in (v1, v2, hybrid)
-            if (root / "cgroup.procs").exists() and (root == v1 or (root / "cgroup.controllers").exists())]
+    return [
+        root
+        for root in (v1, v2, hybrid)
+        if (root / "cgroup.procs").exists() and (root == v1 or (root / "cgroup.controllers").exists())
+    ]
 
 
 @pytest.mark.parametrize("root", cgroup_roots(), ids=str)

@@ -37,8 +37,9 @@ def state(tmp_path):
 def shaped(state: RunState, capabilities, streams=(), **options) -> ShapedNetwork:
     # The server's downlink is narrow: cross traffic that passed it would show in every home's uplink.
     topology = Topology(HOMES, Link(100e6, 17e6, 0.001, 0.001))
-    return ShapedNetwork(state, topology, {h: [(0.0, STATE)] for h in HOMES}, caps=capabilities, cross_traffic=streams,
-                         **options)
+    return ShapedNetwork(
+        state, topology, {h: [(0.0, STATE)] for h in HOMES}, caps=capabilities, cross_traffic=streams, **options
+    )
 
 
 def training_rate(network, home: str, direction: str = "down") -> float:
@@ -128,9 +129,26 @@ def test_a_queue_that_the_kernel_lacks_is_refused_and_one_that_it_has_works(stat
 def test_a_run_records_it_and_its_report_shows_it(tmp_path):
     """After the probes, which measure the links without it; its source is gone at the end."""
     done = subprocess.run(
-        [sys.executable, "-m", "testbed", "run", "cross-traffic", "--out", str(tmp_path), "--set", "probes.seconds=0.3 s",
-         "--set", "training.steps=6", "--set", "outputs.timeline=false"],
-        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=200)
+        [
+            sys.executable,
+            "-m",
+            "testbed",
+            "run",
+            "cross-traffic",
+            "--out",
+            str(tmp_path),
+            "--set",
+            "probes.seconds=0.3 s",
+            "--set",
+            "training.steps=6",
+            "--set",
+            "outputs.timeline=false",
+        ],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = tmp_path.iterdir()
     events = read_events(folder)

@@ -37,8 +37,9 @@ testbed.__test__ = False
 
 
 def started(*args: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-m", "testbed", *args], cwd=ROOT, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "testbed", *args], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def wait_for(process: subprocess.Popen, pattern: str) -> str:
@@ -71,7 +72,9 @@ def existing(names: set[str]) -> set[str]:
 
 
 def test_smoke_losses_equal_one_device_training(tmp_path):
-    done = testbed("run", "smoke", "--out", str(tmp_path), *sets(*SMALL, "outputs.report=true", "outputs.timeline=true"))
+    done = testbed(
+        "run", "smoke", "--out", str(tmp_path), *sets(*SMALL, "outputs.report=true", "outputs.timeline=true")
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     folder = run_dir(tmp_path)
     steps = pd.read_csv(folder / "steps.csv")
@@ -79,8 +82,17 @@ def test_smoke_losses_equal_one_device_training(tmp_path):
     torch.set_num_threads(1)
     expected = train(setup.plan.model, setup.plan.training)
     assert steps["loss"].tolist() == pytest.approx(expected, abs=1e-4)
-    for name in ("manifest.json", "experiment.yaml", "plan.json", "events.jsonl", "events.parquet", "links.parquet",
-                 "fidelity.json", "timeline.json", "report.html"):
+    for name in (
+        "manifest.json",
+        "experiment.yaml",
+        "plan.json",
+        "events.jsonl",
+        "events.parquet",
+        "links.parquet",
+        "fidelity.json",
+        "timeline.json",
+        "report.html",
+    ):
         assert (folder / name).stat().st_size > 0, name
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["status"] == "complete"
@@ -94,9 +106,15 @@ def test_smoke_losses_equal_one_device_training(tmp_path):
 
 
 def test_killed_device_comes_back_and_losses_stay_equal(tmp_path):
-    changes = ("availability.trace=traces/availability/quickstart.csv", "availability.mapping={h2: two-leave-05}",
-               "time_scale=400", "training.steps=30", "training.checkpoint_every=3", "training.recovery=replan",
-               "topology.homes=4")
+    changes = (
+        "availability.trace=traces/availability/quickstart.csv",
+        "availability.mapping={h2: two-leave-05}",
+        "time_scale=400",
+        "training.steps=30",
+        "training.checkpoint_every=3",
+        "training.recovery=replan",
+        "topology.homes=4",
+    )
     done = testbed("run", "smoke", "--out", str(tmp_path), *sets(*SMALL, *changes))
     assert done.returncode == 0, done.stdout + done.stderr
     folder = run_dir(tmp_path)
@@ -171,8 +189,25 @@ def test_ping_and_iperf_agree_with_the_trace():
     rtt_s = float(re.search(r"= [\d.]+/([\d.]+)/", ping.stdout)[1]) / 1e3
     assert rtt_s == pytest.approx(trace.rtt_s, abs=0.001 + 0.02 * trace.rtt_s + trace.jitter_s)
     for options, expected in (([], trace.up_bps), (["-R"], trace.down_bps)):
-        done = testbed("exec", "quickstart", "h1", "--new", "--hold", "--with", "server=iperf3 -s", "--",
-                       "iperf3", "-J", "-c", "server", "-t", "4", "-O", "1", *options)
+        done = testbed(
+            "exec",
+            "quickstart",
+            "h1",
+            "--new",
+            "--hold",
+            "--with",
+            "server=iperf3 -s",
+            "--",
+            "iperf3",
+            "-J",
+            "-c",
+            "server",
+            "-t",
+            "4",
+            "-O",
+            "1",
+            *options,
+        )
         assert done.returncode == 0, done.stderr
         measured = json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]
         assert measured == pytest.approx(expected, rel=0.05)
@@ -182,9 +217,19 @@ def test_ping_and_iperf_agree_with_the_trace():
 def test_unmodified_ddp_script_is_slower_on_a_slower_uplink(tmp_path):
     seconds = {}
     for up in ("24 Mbit/s", "4 Mbit/s"):
-        done = testbed("exec", "smoke", "--new", "--hosts", "h1,h2", *sets(f"links.upload={up}"), "--", "sh", "-c",
-                       f"{sys.executable} -m torch.distributed.run --nnodes=$WORLD_SIZE --node-rank=$RANK "
-                       f"--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT --log-dir={tmp_path} examples/ddp.py")
+        done = testbed(
+            "exec",
+            "smoke",
+            "--new",
+            "--hosts",
+            "h1,h2",
+            *sets(f"links.upload={up}"),
+            "--",
+            "sh",
+            "-c",
+            f"{sys.executable} -m torch.distributed.run --nnodes=$WORLD_SIZE --node-rank=$RANK "
+            f"--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT --log-dir={tmp_path} examples/ddp.py",
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         found = re.findall(r"sum to (\S+), 5 steps in ([\d.]+) s", done.stdout)
         assert len(found) == 2
@@ -204,8 +249,15 @@ def test_shell_has_the_shaped_network():
 @pytest.mark.skipif(not HOUSEHOLD.exists(), reason=f"no speed-test log of a real household at {HOUSEHOLD}")
 @measured
 def test_log_of_a_real_household(tmp_path):
-    done = testbed("run", "smoke", "--out", str(tmp_path), "--set", f"links={{trace: {HOUSEHOLD}}}",
-                   *sets("time_scale=600", "training.steps=5"))
+    done = testbed(
+        "run",
+        "smoke",
+        "--out",
+        str(tmp_path),
+        "--set",
+        f"links={{trace: {HOUSEHOLD}}}",
+        *sets("time_scale=600", "training.steps=5"),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     folder = run_dir(tmp_path)
     events = pd.read_parquet(folder / "events.parquet")
@@ -217,8 +269,13 @@ def test_log_of_a_real_household(tmp_path):
 
 def test_device_without_memory_for_its_stage_is_named(tmp_path):
     """The kernel's limit, not only the planner's estimate: a worker that needs more is killed and named."""
-    done = testbed("run", "smoke", "--out", str(tmp_path),
-                   *sets(*SMALL, "devices.define.tiny={speed: 11 GFLOP/s, memory: 8 MB}", "devices.mapping={h2: tiny}"))
+    done = testbed(
+        "run",
+        "smoke",
+        "--out",
+        str(tmp_path),
+        *sets(*SMALL, "devices.define.tiny={speed: 11 GFLOP/s, memory: 8 MB}", "devices.mapping={h2: tiny}"),
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "h2 needed more than its 8 MB of memory" in done.stderr
     assert json.loads((run_dir(tmp_path) / "manifest.json").read_text())["status"] == "failed"

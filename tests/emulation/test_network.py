@@ -27,13 +27,18 @@ pytestmark = [pytest.mark.emulation, measured]
 def interface_state(network, host: str) -> str:
     """Address, route, ARP entries of a host; qdiscs, classes, filters and bridge of the run's namespace."""
     commands = [(network.hosts[host].netns, f"ip {what}") for what in ("addr", "route", "neigh")]
-    commands += [(network.net_namespace, what) for what in
-                 ("tc qdisc show", f"tc class show dev {network.hosts[host].inner}",
-                  f"tc class show dev {network.hosts[host].bridge_port}",
-                  f"tc filter show dev {network.hosts[host].port} ingress",
-                  f"tc filter show dev {network.hosts[host].inner} ingress", "bridge fdb show")]
-    text = "\n".join(
-        run_in(netns, command.split(), check=True).stdout for netns, command in commands)
+    commands += [
+        (network.net_namespace, what)
+        for what in (
+            "tc qdisc show",
+            f"tc class show dev {network.hosts[host].inner}",
+            f"tc class show dev {network.hosts[host].bridge_port}",
+            f"tc filter show dev {network.hosts[host].port} ingress",
+            f"tc filter show dev {network.hosts[host].inner} ingress",
+            "bridge fdb show",
+        )
+    ]
+    text = "\n".join(run_in(netns, command.split(), check=True).stdout for netns, command in commands)
     return re.sub(r"(tokens|ctokens): -?\d+", "", text)
 
 
@@ -248,8 +253,10 @@ def test_two_networks_run_side_by_side(build):
 
 @pytest.mark.parametrize("name", ["cubic", "reno"])
 def test_congestion_control_is_the_hosts_own(build, name):
-    root = {p: Path(f"/proc/sys/net/ipv4/{p}").read_text()
-            for p in ("tcp_congestion_control", "tcp_allowed_congestion_control")}
+    root = {
+        p: Path(f"/proc/sys/net/ipv4/{p}").read_text()
+        for p in ("tcp_congestion_control", "tcp_allowed_congestion_control")
+    }
     network = build(1, congestion_control=name)
     near, far = connect(network, "h1", "server")
     with contextlib.closing(near), contextlib.closing(far):

@@ -41,16 +41,27 @@ def test_open_vswitch_carries_the_network(build, capabilities):
     assert ping_ms(network, "h1", "server", 1)
 
 
-@pytest.mark.parametrize(
-    ("file", "topo", "pairs"), [("star.py", "star,3", 12), ("two_level.py", "two-level,2,1", 6)])
+@pytest.mark.parametrize(("file", "topo", "pairs"), [("star.py", "star,3", 12), ("two_level.py", "two-level,2,1", 6)])
 def test_stock_mininet_builds_the_shipped_topologies(file, topo, pairs):
     """In namespaces of its own: Mininet cleans up by patterns, and after an error kills what matches."""
     if not shutil.which("mn"):
         pytest.skip("Mininet's mn isn't installed")
-    mn = (f"mn --custom /mnt/{file} --topo {topo} "
-          "--switch lxbr --controller none --link tc --test pingall")
+    mn = f"mn --custom /mnt/{file} --topo {topo} --switch lxbr --controller none --link tc --test pingall"
     done = subprocess.run(
-        ["unshare", "--net", "--pid", "--mount", "--fork", "--mount-proc", "sh", "-c",
-         f"mount --bind {TOPOLOGIES} /mnt && mount -t tmpfs tmpfs /tmp && mount -o bind,ro /proc/sys /proc/sys && ip link set lo up && {mn}"],
-        capture_output=True, text=True, timeout=120, check=False)
+        [
+            "unshare",
+            "--net",
+            "--pid",
+            "--mount",
+            "--fork",
+            "--mount-proc",
+            "sh",
+            "-c",
+            f"mount --bind {TOPOLOGIES} /mnt && mount -t tmpfs tmpfs /tmp && mount -o bind,ro /proc/sys /proc/sys && ip link set lo up && {mn}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert f"0% dropped ({pairs}/{pairs} received)" in done.stdout + done.stderr

@@ -29,15 +29,23 @@ def shaped(build, capabilities) -> Iterator[Callable]:
         pytest.skip(f"NFQUEUE: {capabilities.nfqueue.how}")
     backends = []
 
-    def start(states: dict[str, LinkState], shared: tuple[SharedLink, ...] = (), tdf: float = 1.0,
-              server_mbps: float = 1000):
+    def start(
+        states: dict[str, LinkState], shared: tuple[SharedLink, ...] = (), tdf: float = 1.0, server_mbps: float = 1000
+    ):
         access = access_links(states, CORE, shared, tdf)
         dilated = tuple(
-            dataclasses.replace(s, uplink_bps=s.uplink_bps / tdf, downlink_bps=s.downlink_bps / tdf,
-                                delay_s=s.delay_s * tdf)
-            for s in shared)
-        network = build(tuple(states), links={h: a.link for h, a in access.items()}, shared=dilated,
-                        server_mbps=server_mbps / tdf, buffer_s=0.1 * tdf)
+            dataclasses.replace(
+                s, uplink_bps=s.uplink_bps / tdf, downlink_bps=s.downlink_bps / tdf, delay_s=s.delay_s * tdf
+            )
+            for s in shared
+        )
+        network = build(
+            tuple(states),
+            links={h: a.link for h, a in access.items()},
+            shared=dilated,
+            server_mbps=server_mbps / tdf,
+            buffer_s=0.1 * tdf,
+        )
         backend = NfqueueBackend()
         backends.append(backend)
         delays = {h: a.delay for h, a in access.items()} | {SERVER: server_delay(CORE, tdf)}
@@ -74,8 +82,10 @@ def test_every_link_is_found_as_set(shaped):
         assert rtt.measured == pytest.approx(rtt.set, abs=0.0015 + state.jitter_s)
         assert 10 <= rtt.count <= 16
     assert network.counters()["cable"]["down"].bytes > before["cable"]["down"].bytes + 60e6 / 8 * 0.5
-    assert subprocess.run(["ip", "netns", "pids", network.hosts["cable"].netns], capture_output=True,
-                          check=True).stdout == b""
+    assert (
+        subprocess.run(["ip", "netns", "pids", network.hosts["cable"].netns], capture_output=True, check=True).stdout
+        == b""
+    )
 
 
 def test_links_that_differ_from_what_is_expected_show(shaped):

@@ -64,9 +64,7 @@ def alive(marker):
 
 
 def test_ranks_hosts_file_host_name_and_prefixes(network):
-    script = (
-        'echo "$RANK/$WORLD_SIZE $MASTER_ADDR $TESTBED_HOST $(hostname) $(getent hosts h2 | cut -d" " -f1)"'
-    )
+    script = 'echo "$RANK/$WORLD_SIZE $MASTER_ADDR $TESTBED_HOST $(hostname) $(getent hosts h2 | cut -d" " -f1)"'
     before = Path("/etc/hosts").read_text()
     codes, out, err = run(network, ["h1", "h2", "server"], "sh", "-c", script + "; echo oops >&2; printf end")
     assert codes == {"h1": 0, "h2": 0, "server": 0}
@@ -131,9 +129,7 @@ def test_ctrl_c_ends_all_of_it(network):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_program(
-            network, ["h1", "h2"], ["sh", "-c", f"echo; sleep {marker}"], state=network.state, out=Stop()
-        )
+        run_program(network, ["h1", "h2"], ["sh", "-c", f"echo; sleep {marker}"], state=network.state, out=Stop())
     assert alive(marker.encode()) == []
     assert network.state.values("process") == recorded
 
@@ -148,9 +144,7 @@ def test_a_killed_testbed_takes_its_programs_with_it(network, tmp_path):
         h = N(name="h1", netns_path={network.hosts["h1"].netns_path!r}, ip="10.0.0.1", interface="x")
         run_program(N(hosts={{"h1": h}}), ["h1"], ["sh", "-c", "echo started; sleep {marker}"], prefix=False)
     """)
-    p = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
-    )
+    p = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
     assert p.stdout.readline() == "started\n"
     p.kill()
     p.wait()

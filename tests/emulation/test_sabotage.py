@@ -22,8 +22,12 @@ pytestmark = [pytest.mark.emulation, pytest.mark.root]
 
 ROOT = Path(__file__).resolve().parents[2]
 # links that change ten times a second, so that a delayed replay shows at once; the server's own never changes
-SETTINGS = ("probes.seconds=0.3 s", "training.steps=400", "time_scale=600",
-            "links={trace: traces/links/quickstart.csv, interpolate: linear, loss: 0}")
+SETTINGS = (
+    "probes.seconds=0.3 s",
+    "training.steps=400",
+    "time_scale=600",
+    "links={trace: traces/links/quickstart.csv, interpolate: linear, loss: 0}",
+)
 
 
 class Live:
@@ -120,8 +124,12 @@ def test_each_sabotage_is_named_though_it_was_undone_at_once(tmp_path):
     sabotaged_s = (began - zero).total_seconds()
     assert all(reasons[n]["at_s"] >= sabotaged_s - 0.1 for n in ("interference", "delay_paused"))
     assert datetime.fromisoformat(verdict["invalid_at"]) >= zero
-    for said in ("changed behind the tool's back: server downlink", "changed behind the tool's back: h2 uplink",
-                 "the delay line's process was paused: 1 times", "applied late"):
+    for said in (
+        "changed behind the tool's back: server downlink",
+        "changed behind the tool's back: h2 uplink",
+        "the delay line's process was paused: 1 times",
+        "applied late",
+    ):
         assert said in run.output, run.output
     assert "by the clock" in run.output
 

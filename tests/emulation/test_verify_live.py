@@ -29,8 +29,17 @@ pytestmark = [pytest.mark.emulation, pytest.mark.root]
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = Thresholds.from_mapping(None)
 # A machine that others use, too: scheduling may cost what it likes, a wrong setting is far beyond.
-ROOMY = replace(LIMITS, rtt_error_s=0.003, rtt_p99_over_s=0.05, jitter_error_s=0.003, window_deviation_p99=0.6,
-                neighbour_rtt_s=0.01, replay_late_s=0.2, buffer_error_s=0.01, gap_deviation_p99=0.5)
+ROOMY = replace(
+    LIMITS,
+    rtt_error_s=0.003,
+    rtt_p99_over_s=0.05,
+    jitter_error_s=0.003,
+    window_deviation_p99=0.6,
+    neighbour_rtt_s=0.01,
+    replay_late_s=0.2,
+    buffer_error_s=0.01,
+    gap_deviation_p99=0.5,
+)
 SHORT = Effort(echoes=30, packets=300, packet_interval_s=0.004, seconds=0.4, attempts=4)
 STATES = {"a": LinkState(20e6, 8e6, 0.02), "b": LinkState(12e6, 5e6, 0.05, jitter_s=0.002, loss=0.04)}
 
@@ -105,8 +114,9 @@ def test_another_delay_and_loss_than_set_fail(capabilities):
 
 
 def verify(*args: str, timeout_s: float = 200) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "testbed", "verify", *args], cwd=ROOT, capture_output=True, text=True,
-                          timeout=timeout_s)
+    return subprocess.run(
+        [sys.executable, "-m", "testbed", "verify", *args], cwd=ROOT, capture_output=True, text=True, timeout=timeout_s
+    )
 
 
 @pytest.mark.skipif(IN_UML, reason="the kernel suite runs the verb there itself")

@@ -46,8 +46,10 @@ class Flow:
         self.near, self.far = connect(network, source, target)
         self.received_bytes = 0
         self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._send, daemon=True),
-                         threading.Thread(target=self._receive, daemon=True)]
+        self._threads = [
+            threading.Thread(target=self._send, daemon=True),
+            threading.Thread(target=self._receive, daemon=True),
+        ]
         for thread in self._threads:
             thread.start()
 

@@ -16,8 +16,9 @@ def limited(name: str, limits: dict[str, str], program: str, seconds: float) -> 
     group.mkdir()
     for file, value in limits.items():
         (group / file).write_text(value)
-    process = subprocess.Popen([sys.executable, "-c", program],
-                               preexec_fn=lambda: (group / "cgroup.procs").write_text("0"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], preexec_fn=lambda: (group / "cgroup.procs").write_text("0")
+    )
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -35,6 +36,14 @@ SPIN = "while True: pass"
 code, memory = limited("memory", {"memory.max": str(48 << 20)}, GROW, 60)
 began = time.monotonic()
 _, cpu = limited("cpu", {"cpu.max": "20000 100000"}, SPIN, 3)
-print(json.dumps({"code": code, "oom_kills": memory["memory.events"]["oom_kill"],
-                  "cpu_s": cpu["cpu.stat"]["usage_usec"] / 1e6, "throttled": cpu["cpu.stat"]["nr_throttled"],
-                  "wall_s": time.monotonic() - began}))
+print(
+    json.dumps(
+        {
+            "code": code,
+            "oom_kills": memory["memory.events"]["oom_kill"],
+            "cpu_s": cpu["cpu.stat"]["usage_usec"] / 1e6,
+            "throttled": cpu["cpu.stat"]["nr_throttled"],
+            "wall_s": time.monotonic() - began,
+        }
+    )
+)

@@ -27,8 +27,22 @@ def test_smoke_runs_over_open_vswitch():
     if not shutil.which("ovs-vswitchd"):
         pytest.skip("no Open vSwitch (apt install openvswitch-switch)")
     with open_folder() as base:
-        done = run([*TESTBED, "run", "smoke", "--kernel", "uml", "--out", "made", "--set", "network.switch=ovs",
-                    "--set", "training.steps=2"], cwd=base)
+        done = run(
+            [
+                *TESTBED,
+                "run",
+                "smoke",
+                "--kernel",
+                "uml",
+                "--out",
+                "made",
+                "--set",
+                "network.switch=ovs",
+                "--set",
+                "training.steps=2",
+            ],
+            cwd=base,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert_results(run_folder(base / "made"), "complete", os.getuid())
 
@@ -37,8 +51,10 @@ def test_smoke_runs_over_netem_for_an_ordinary_user_until_ctrl_c():
     """Its results are kept."""
     user = ordinary_user()
     with open_folder() as base:
-        process = start([*user, *TESTBED, "run", "smoke", "--kernel", "uml", "--out", "made", "--set",
-                         "training.steps=2000"], cwd=base)
+        process = start(
+            [*user, *TESTBED, "run", "smoke", "--kernel", "uml", "--out", "made", "--set", "training.steps=2000"],
+            cwd=base,
+        )
         said = []
         for line in process.stdout:
             said.append(line)

@@ -30,9 +30,18 @@ def started(program: str, **options) -> subprocess.Popen:
 def test_streams_exit_code_folder_and_kernel_are_as_asked(tmp_path):
     blob = os.urandom(3_000_000)
     (tmp_path / "blob").write_bytes(blob)
-    done = run([*ANY, "sh", "-c", "id -u; pwd; grep -o 'User Mode Linux' /proc/cpuinfo; echo bad >&2; cat blob - | md5sum; "
-                "cat blob > made; [ -t 0 ] || [ -t 1 ] || [ -t 2 ] || exit 7"],
-               cwd=tmp_path, input=blob * 2, text=False)
+    done = run(
+        [
+            *ANY,
+            "sh",
+            "-c",
+            "id -u; pwd; grep -o 'User Mode Linux' /proc/cpuinfo; echo bad >&2; cat blob - | md5sum; "
+            "cat blob > made; [ -t 0 ] || [ -t 1 ] || [ -t 2 ] || exit 7",
+        ],
+        cwd=tmp_path,
+        input=blob * 2,
+        text=False,
+    )
     twice = hashlib.md5(blob * 3).hexdigest()
     assert done.stdout.decode().split("\n")[:4] == ["0", str(tmp_path), "User Mode Linux", f"{twice}  -"]
     assert done.stderr == b"bad\n"
@@ -86,22 +95,45 @@ def test_a_panic_is_an_error_and_leaves_nothing():
 def test_a_panic_during_an_experiment_leaves_nothing(tmp_path):
     """Namespaces, cgroups, netem, workers: all of them were inside."""
     before = subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
-    process = start([*TESTBED, "exec", "smoke", "h1", "--kernel", "uml", "--", "sh", "-c",
-                     "ping -c 1 -W 2 server; read go; echo c > /proc/sysrq-trigger; sleep 5"], stdin=subprocess.PIPE)
+    process = start(
+        [
+            *TESTBED,
+            "exec",
+            "smoke",
+            "h1",
+            "--kernel",
+            "uml",
+            "--",
+            "sh",
+            "-c",
+            "ping -c 1 -W 2 server; read go; echo c > /proc/sysrq-trigger; sleep 5",
+        ],
+        stdin=subprocess.PIPE,
+    )
     while "1 received" not in (line := process.stdout.readline()):
         assert line, process.stderr.read()
     _, errors = process.communicate("go\n", timeout=60)
     assert process.returncode == 1
     assert "panicked" in errors
-    assert set(os.listdir("/run/netns") if os.path.isdir("/run/netns") else []) <= set(re.findall(r"^\S+", before, re.M))
+    assert set(os.listdir("/run/netns") if os.path.isdir("/run/netns") else []) <= set(
+        re.findall(r"^\S+", before, re.M)
+    )
 
 
 def test_no_terminal_is_lost():
     """Size, colours, Ctrl-C and the terminal's own settings, also when the command is killed."""
     pid, terminal = pty.fork()
     if not pid:
-        os.execv(ANY[0], [*ANY, "sh", "-c", "stty size; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo $TERM; cat; "
-                                            "trap 'stty size; echo INT' INT; echo again; sleep 100; sleep 100"])
+        os.execv(
+            ANY[0],
+            [
+                *ANY,
+                "sh",
+                "-c",
+                "stty size; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo $TERM; cat; "
+                "trap 'stty size; echo INT' INT; echo again; sleep 100; sleep 100",
+            ],
+        )
     os.set_blocking(terminal, False)
     _set_size(terminal, 33, 101)
     before = termios.tcgetattr(terminal)
@@ -146,8 +178,17 @@ def test_an_ordinary_user_is_root_in_there():
     if os.geteuid() == 0 and not user:
         pytest.skip("this checkout can't be read by an ordinary user")
     with open_folder() as folder:
-        done = run([*user, *ANY, "sh", "-c", "id -u; ip link add x type veth peer name y && tc qdisc add dev x root netem "
-                    "delay 1ms && mkdir /sys/fs/cgroup/x && echo made > made; cat /etc/shadow"], cwd=folder)
+        done = run(
+            [
+                *user,
+                *ANY,
+                "sh",
+                "-c",
+                "id -u; ip link add x type veth peer name y && tc qdisc add dev x root netem "
+                "delay 1ms && mkdir /sys/fs/cgroup/x && echo made > made; cat /etc/shadow",
+            ],
+            cwd=folder,
+        )
         assert done.stdout == "0\n", done.stderr
         assert "Permission denied" in done.stderr  # root of that kernel, not of this file system
         assert (folder / "made").stat().st_uid == (65534 if user else os.getuid())
@@ -156,8 +197,10 @@ def test_an_ordinary_user_is_root_in_there():
 def test_as_many_files_are_open_in_there_as_a_process_here_could_have(tmp_path):
     for i in range(100):
         (tmp_path / str(i)).touch()
-    opens = ("import resource; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; "
-             "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard)); print(len([open(str(i)) for i in range(100)]))")
+    opens = (
+        "import resource; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard)); print(len([open(str(i)) for i in range(100)]))"
+    )
     done = run(["sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", *ANY, "python3", "-c", opens], cwd=tmp_path)
     assert done.stdout == "100\n", done.stderr
 

@@ -12,8 +12,13 @@ def block_time_s(cluster: Cluster, gemm: Gemm, name: str) -> np.ndarray:
     """[rows, columns] seconds of one block on that device alone on its links; infinite beyond its memory."""
     rates, b, k = default_rates(cluster)[name], gemm.element_bytes, gemm.k
     r, c = np.meshgrid(np.arange(gemm.m + 1), np.arange(gemm.n + 1), indexing="ij")
-    seconds = (rates.uplink_delay_s + rates.downlink_delay_s + 8 * b * k * (r + c) / rates.downlink_bps
-               + 2 * k * r * c / rates.flops + 8 * b * r * c / rates.uplink_bps)
+    seconds = (
+        rates.uplink_delay_s
+        + rates.downlink_delay_s
+        + 8 * b * k * (r + c) / rates.downlink_bps
+        + 2 * k * r * c / rates.flops
+        + 8 * b * r * c / rates.uplink_bps
+    )
     fits = b * (k * (r + c) + r * c) <= cluster.device(name).memory_bytes
     return np.where(r * c == 0, 0.0, np.where(fits, seconds, np.inf))
 
@@ -40,10 +45,13 @@ def exact_makespan_s(cluster: Cluster, gemm: Gemm) -> float:
                 one, two = best[part], best[other]
                 np.minimum(found, np.minimum(one, two), out=found)
                 for cut in range(1, gemm.m):
-                    np.minimum(found[cut:], np.maximum(one[cut], two[:gemm.m + 1 - cut]), out=found[cut:])
+                    np.minimum(found[cut:], np.maximum(one[cut], two[: gemm.m + 1 - cut]), out=found[cut:])
                 for cut in range(1, gemm.n):
-                    np.minimum(found[:, cut:], np.maximum(one[:, cut:cut + 1], two[:, :gemm.n + 1 - cut]),
-                               out=found[:, cut:])
+                    np.minimum(
+                        found[:, cut:],
+                        np.maximum(one[:, cut : cut + 1], two[:, : gemm.n + 1 - cut]),
+                        out=found[:, cut:],
+                    )
             part = (part - 1) & subset
         best[subset] = found
     return float(best[(1 << len(names)) - 1][gemm.m, gemm.n])

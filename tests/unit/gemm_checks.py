@@ -14,16 +14,33 @@ from testbed.cluster.model import SERVER
 chunk_counts = st.sampled_from([1, 1, 1, 4, STREAMED])
 
 
-def uniform_cluster(devices: int, *, flops: float = 1e10, memory: int = 1 << 40, up: float = 1e7, down: float = 5e7,
-                    delay: float = 0.01, server: float = 1e12) -> Cluster:
+def uniform_cluster(
+    devices: int,
+    *,
+    flops: float = 1e10,
+    memory: int = 1 << 40,
+    up: float = 1e7,
+    down: float = 5e7,
+    delay: float = 0.01,
+    server: float = 1e12,
+) -> Cluster:
     link = Link(up, down, delay, delay)
-    return Cluster(Device(SERVER, 1e9, 1 << 40, Link(server, server)),
-                   tuple(Device(f"h{i}", flops, memory, link) for i in range(devices)))
+    return Cluster(
+        Device(SERVER, 1e9, 1 << 40, Link(server, server)),
+        tuple(Device(f"h{i}", flops, memory, link) for i in range(devices)),
+    )
 
 
-def mixed_cluster(rng: np.random.Generator, devices: int, *, spread: float = 1.0, memory: Sequence[int] = (1 << 40,),
-                  server: float = 1e15) -> Cluster:
+def mixed_cluster(
+    rng: np.random.Generator,
+    devices: int,
+    *,
+    spread: float = 1.0,
+    memory: Sequence[int] = (1 << 40,),
+    server: float = 1e15,
+) -> Cluster:
     """Devices whose speeds and rates differ by up to 10^spread, uplinks 2 to 10 times slower than downlinks."""
+
     def device(i: int) -> Device:
         down = 1e7 * 10 ** rng.uniform(0, spread)
         link = Link(down / rng.uniform(2, 10), down, rng.uniform(0, 0.03), rng.uniform(0, 0.03))
@@ -42,19 +59,27 @@ def clusters(draw, most: int = 16) -> Cluster:
     server = 10 ** draw(st.floats(6, 11))
 
     def device(i: int) -> Device:
-        link = Link(1e6 * 10 ** draw(magnitude), 1e7 * 10 ** draw(magnitude), draw(st.floats(0, 0.1)),
-                    draw(st.floats(0, 0.1)))
+        link = Link(
+            1e6 * 10 ** draw(magnitude), 1e7 * 10 ** draw(magnitude), draw(st.floats(0, 0.1)), draw(st.floats(0, 0.1))
+        )
         return Device(f"h{i}", 1e8 * 10 ** draw(magnitude), draw(memories), link)
 
-    return Cluster(Device(SERVER, 1e9, 1 << 40, Link(server, server, 0.001, 0.001)),
-                   tuple(device(i) for i in range(count)))
+    return Cluster(
+        Device(SERVER, 1e9, 1 << 40, Link(server, server, 0.001, 0.001)), tuple(device(i) for i in range(count))
+    )
 
 
 @st.composite
 def products(draw) -> Gemm:
     side = draw(st.sampled_from([2, 6, 30]))
-    return Gemm("test", draw(st.integers(1, side)), draw(st.sampled_from([1, 7, 64, 3000])), draw(st.integers(1, side)),
-                draw(st.sampled_from([1, 1, 2, 13])), draw(st.sampled_from([2, 4])))
+    return Gemm(
+        "test",
+        draw(st.integers(1, side)),
+        draw(st.sampled_from([1, 7, 64, 3000])),
+        draw(st.integers(1, side)),
+        draw(st.sampled_from([1, 1, 2, 13])),
+        draw(st.sampled_from([2, 4])),
+    )
 
 
 def coverage(gemm: Gemm, blocks: Sequence[Block]) -> np.ndarray:
@@ -64,7 +89,7 @@ def coverage(gemm: Gemm, blocks: Sequence[Block]) -> np.ndarray:
         assert 0 <= b.row0 < b.row1 <= gemm.m
         assert 0 <= b.col0 < b.col1 <= gemm.n
         assert 0 <= b.batch0 < b.batch1 <= gemm.batch
-        counts[b.batch0:b.batch1, b.row0:b.row1, b.col0:b.col1] += 1
+        counts[b.batch0 : b.batch1, b.row0 : b.row1, b.col0 : b.col1] += 1
     return counts
 
 

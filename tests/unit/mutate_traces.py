@@ -107,13 +107,7 @@ def glued_lines(data: bytes, rng: random.Random) -> bytes:
 
 def compressed(data: bytes, rng: random.Random) -> bytes:
     packed = gzip.compress(data)
-    return (
-        packed
-        if rng.random() < 0.3
-        else truncate(packed, rng)
-        if rng.random() < 0.5
-        else flip_bytes(packed, rng)
-    )
+    return packed if rng.random() < 0.3 else truncate(packed, rng) if rng.random() < 0.5 else flip_bytes(packed, rng)
 
 
 def brackets(data: bytes, rng: random.Random) -> bytes:

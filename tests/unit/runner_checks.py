@@ -23,13 +23,7 @@ def job(steps: int = 20, batch: int = 8, micro_batches: int = 4, seed: int = 0, 
 
 
 def cluster(
-    devices: int,
-    *,
-    flops: float = 1e9,
-    memory: int = 1 << 28,
-    up: float = 1e7,
-    down: float = 5e7,
-    delay: float = 0.01,
+    devices: int, *, flops: float = 1e9, memory: int = 1 << 28, up: float = 1e7, down: float = 5e7, delay: float = 0.01
 ) -> Cluster:
     """Even homes home0 … behind like links, and a server."""
     link = Link(up, down, delay, delay)

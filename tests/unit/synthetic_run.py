@@ -51,8 +51,7 @@ class _World:
         self.homes = list(s.names) or [f"h{i + 1}" for i in range(s.homes)]
         self.events: list[dict[str, Any]] = []
         self.base = {
-            h: (float(self.rng.uniform(25, 90)) * 1e6, float(self.rng.uniform(6, 20)) * 1e6)
-            for h in self.homes
+            h: (float(self.rng.uniform(25, 90)) * 1e6, float(self.rng.uniform(6, 20)) * 1e6) for h in self.homes
         }
         self.rtt = {h: float(self.rng.uniform(0.012, 0.045)) for h in self.homes}
         self.speed = {h: float(self.rng.choice([0.8, 1.0, 1.3])) for h in self.homes}
@@ -120,9 +119,7 @@ def _one_step(w: _World, step: int, start: float, stages: list[str]) -> float:
         for m in range(s.micro_batches):
             there[m] = w.compute(stages[i], there[m], 2 * compute_s, f"B{m}")
             if i > 0:
-                there[m] = w.move(
-                    stages[i], stages[i - 1], there[m], s.activation_bytes, f"gradient {step}.{m}"
-                )
+                there[m] = w.move(stages[i], stages[i - 1], there[m], s.activation_bytes, f"gradient {step}.{m}")
     done = start
     for node in stages:
         end = w.compute(node, w.free[node], compute_s / 4, "optimizer")
@@ -167,16 +164,7 @@ def events_of(s: Synthetic) -> list[dict[str, Any]]:
             down, up = w.rates(h, 0.0)
             for quantity, value in (("rate_down", down), ("rate_up", up), ("rtt", w.rtt[h])):
                 error = 1 + float(w.rng.normal(0, s.rate_error))
-                w.emit(
-                    -0.5,
-                    h,
-                    "probe",
-                    quantity=quantity,
-                    set=value,
-                    measured=value * error,
-                    seconds=1.0,
-                    count=20,
-                )
+                w.emit(-0.5, h, "probe", quantity=quantity, set=value, measured=value * error, seconds=1.0, count=20)
     w.emit(0.0, "server", "link", down_bps=200e6, up_bps=200e6, rtt_s=0.002, jitter_s=0.0, loss=0.0, late=0.0)
     for h in w.homes:
         w.emit(-1.0, h, "worker", state="started", pid=4000 + len(h), exit=None)
@@ -256,20 +244,8 @@ def _links(w: _World, end_s: float) -> None:
         while t < end_s:
             down, up = w.rates(h, t)
             late = 0.0 if t == 0 else float(w.rng.exponential(0.002))
-            w.emit(
-                t + late,
-                h,
-                "link",
-                down_bps=down,
-                up_bps=up,
-                rtt_s=w.rtt[h],
-                jitter_s=0.0,
-                loss=0.0,
-                late=late,
-            )
-            t = (
-                math.floor((t + w.homes.index(h)) / w.s.link_change_s) + 1
-            ) * w.s.link_change_s - w.homes.index(h)
+            w.emit(t + late, h, "link", down_bps=down, up_bps=up, rtt_s=w.rtt[h], jitter_s=0.0, loss=0.0, late=late)
+            t = (math.floor((t + w.homes.index(h)) / w.s.link_change_s) + 1) * w.s.link_change_s - w.homes.index(h)
 
 
 def _host(w: _World, end_s: float) -> None:
@@ -348,11 +324,7 @@ def write_run(
     )
     devices = tuple(
         Device(
-            h,
-            10e9 * w.speed[h],
-            8_000_000_000,
-            Link(w.base[h][1], w.base[h][0], w.rtt[h] / 2, w.rtt[h] / 2),
-            "laptop",
+            h, 10e9 * w.speed[h], 8_000_000_000, Link(w.base[h][1], w.base[h][0], w.rtt[h] / 2, w.rtt[h] / 2), "laptop"
         )
         for h in w.homes
     )

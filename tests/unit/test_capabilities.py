@@ -18,11 +18,21 @@ YES, NO = Found(True, "tried"), Found(False, "Specified qdisc kind is unknown.",
 def machine(**differences) -> Capabilities:
     """A machine that has everything, but for the differences."""
     found = {f.name: YES for f in fields(Capabilities) if f.type == "Found"}
-    return Capabilities(**found | {
-        "cgroup_version": 2, "iproute2_version": "6.1.0", "congestion_controls": ("reno", "cubic"),
-        "kernel": "6.1.0", "python": "3.11.2", "torch_version": "2.13.0", "cores": 2, "memory_bytes": 8 << 30,
-        "available_memory_bytes": 4 << 30,
-    } | differences)
+    return Capabilities(
+        **found
+        | {
+            "cgroup_version": 2,
+            "iproute2_version": "6.1.0",
+            "congestion_controls": ("reno", "cubic"),
+            "kernel": "6.1.0",
+            "python": "3.11.2",
+            "torch_version": "2.13.0",
+            "cores": 2,
+            "memory_bytes": 8 << 30,
+            "available_memory_bytes": 4 << 30,
+        }
+        | differences
+    )
 
 
 def test_netem_is_chosen_where_it_works():

@@ -29,33 +29,48 @@ def test_unknown_command_names_the_nearest():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("args", "expected"), [
-    (["run", "quickstrt"], "did you mean experiments/quickstart.yaml?"),
-    (["run", "quickstart", "--set", "training.step=3"], "did you mean 'steps'?"),
-    (["run", "quickstart", "--set", "training.schedule=1f2b"], "did you mean '1f1b'?"),
-    (["run", "quickstart", "--set", "training.runner=pipelin"], "did you mean 'pipeline'?"),
-    (["run", "quickstart", "--set", "links.trace=traces/links/quikstart.csv"], "did you mean traces/links/quickstart.csv?"),
-    (["run", "quickstart", "--set", "devices.profiles=[latpop]"], "did you mean 'laptop'?"),
-    (["run", "quickstart", "--set", "training.stages=9"], "9 stages"),
-    (["run", "quickstart", "--set", "fidelity.rate_eror_mean=0.1"], "did you mean 'rate_error_mean'?"),
-    (["run", "quickstart", "--set", "availability.mapping={h9: h1}"], "unknown device 'h9'"),
-    (["run", "smoke", "--set", "devices.define.tiny={speed: 1 GFLOP/s, memory: 100 kB}",
-      "--set", "devices.profiles=[tiny]"], "memory"),
-    (["run", "smoke", "--set", "topology.homes=[]"], "expected 1 to 100000"),
-    (["run", "smoke", "--seed", "99999999999999999999"], "not in the range"),
-    (["run", "smoke", "--set", "links.rtt=1000 d"], "expected 0 to 60 s"),
-    (["run", "smoke", "--set", "links.rtt=50 s", "--set", "tdf=1000"], "in real time"),
-    (["run", "smoke", "--set", "links.download=1e30 Gbit/s"], "out of range"),
-    (["run", "smoke", "--set", "time_scale=.inf"], "time_scale"),
-    (["run", "smoke", "--set", "tdf=1e-9"], "tdf"),
-    (["run", "smoke", "--set", "availability.trace=/dev/zero"], "/dev/zero is no file"),
-    (["exec", "smoke", "h1", "--timeout", "-1", "--", "true"], "--timeout"),
-    (["show", "runs/nothing"], "no such run folder"),
-    (["report", "Makefile"], "expected a run folder"),
-    (["exec", "smoke", "h1"], "expected a command"),
-    (["exec", "smoke", "--with", "server", "h1", "--", "true"], "expected HOST=COMMAND"),
-    (["shell", "smoke", "--at", "5"], "has no unit"),
-])
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["run", "quickstrt"], "did you mean experiments/quickstart.yaml?"),
+        (["run", "quickstart", "--set", "training.step=3"], "did you mean 'steps'?"),
+        (["run", "quickstart", "--set", "training.schedule=1f2b"], "did you mean '1f1b'?"),
+        (["run", "quickstart", "--set", "training.runner=pipelin"], "did you mean 'pipeline'?"),
+        (
+            ["run", "quickstart", "--set", "links.trace=traces/links/quikstart.csv"],
+            "did you mean traces/links/quickstart.csv?",
+        ),
+        (["run", "quickstart", "--set", "devices.profiles=[latpop]"], "did you mean 'laptop'?"),
+        (["run", "quickstart", "--set", "training.stages=9"], "9 stages"),
+        (["run", "quickstart", "--set", "fidelity.rate_eror_mean=0.1"], "did you mean 'rate_error_mean'?"),
+        (["run", "quickstart", "--set", "availability.mapping={h9: h1}"], "unknown device 'h9'"),
+        (
+            [
+                "run",
+                "smoke",
+                "--set",
+                "devices.define.tiny={speed: 1 GFLOP/s, memory: 100 kB}",
+                "--set",
+                "devices.profiles=[tiny]",
+            ],
+            "memory",
+        ),
+        (["run", "smoke", "--set", "topology.homes=[]"], "expected 1 to 100000"),
+        (["run", "smoke", "--seed", "99999999999999999999"], "not in the range"),
+        (["run", "smoke", "--set", "links.rtt=1000 d"], "expected 0 to 60 s"),
+        (["run", "smoke", "--set", "links.rtt=50 s", "--set", "tdf=1000"], "in real time"),
+        (["run", "smoke", "--set", "links.download=1e30 Gbit/s"], "out of range"),
+        (["run", "smoke", "--set", "time_scale=.inf"], "time_scale"),
+        (["run", "smoke", "--set", "tdf=1e-9"], "tdf"),
+        (["run", "smoke", "--set", "availability.trace=/dev/zero"], "/dev/zero is no file"),
+        (["exec", "smoke", "h1", "--timeout", "-1", "--", "true"], "--timeout"),
+        (["show", "runs/nothing"], "no such run folder"),
+        (["report", "Makefile"], "expected a run folder"),
+        (["exec", "smoke", "h1"], "expected a command"),
+        (["exec", "smoke", "--with", "server", "h1", "--", "true"], "expected HOST=COMMAND"),
+        (["shell", "smoke", "--at", "5"], "has no unit"),
+    ],
+)
 def test_bad_input_ends_before_anything_starts(args, expected, capsys):
     """In this process, for each would load torch anew; anything but an exit is a traceback."""
     with pytest.raises(SystemExit) as caught:
@@ -76,10 +91,13 @@ def test_a_deleted_current_folder_is_told(tmp_path, monkeypatch, capsys):
     assert "the current folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("given", "place"), [
-    ("fidelity.rate_error_worst", "--set fidelity.rate_error_worst"),
-    ("fidelity.thresholds.rate_error_worst", "--set fidelity.thresholds.rate_error_worst"),
-])
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ("fidelity.rate_error_worst", "--set fidelity.rate_error_worst"),
+        ("fidelity.thresholds.rate_error_worst", "--set fidelity.thresholds.rate_error_worst"),
+    ],
+)
 @pytest.mark.parametrize("command", ["plan", "verify"])
 def test_a_bad_threshold_is_told_with_its_place(command, given, place, capsys, monkeypatch):
     monkeypatch.setattr("testbed.verification.verify.capable", lambda: None)

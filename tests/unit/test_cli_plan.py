@@ -87,8 +87,14 @@ WRONG = [
     ("sweep=[{availability.trace: gone.csv}]", "in sweep.0: no such file: gone.csv"),
     ("sweep=[{network.congestion_control: bbx}]", ", in sweep.0: unknown congestion control 'bbx'"),
 ]
-VERBS = [["plan", "smoke"], ["run", "smoke", "--dry-run"], ["simulate", "smoke"], ["recovery", "smoke"],
-         ["validate", "smoke"], ["verify", "smoke"]]
+VERBS = [
+    ["plan", "smoke"],
+    ["run", "smoke", "--dry-run"],
+    ["simulate", "smoke"],
+    ["recovery", "smoke"],
+    ["validate", "smoke"],
+    ["verify", "smoke"],
+]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
@@ -115,17 +121,33 @@ def test_what_a_kernel_only_may_have_is_not_refused(monkeypatch):
     run("plan", "smoke", "--set", "network.congestion_control=bbr")
 
 
-@pytest.mark.parametrize(("args", "expected"), [
-    (["plan", "quickstrt"], "did you mean experiments/quickstart.yaml?"),
-    (["plan", "quickstart", "--runner", "cleve"], "did you mean 'cleave'?"),
-    (["plan", "quickstart", "--runner", "cleave", "--set", "training.wire=fp31"], "did you mean 'fp32'?"),
-    (["plan", "quickstart", "--runner", "cleave", "--set", "training.schedule=1f1b"], "unknown"),
-    (["plan", "quickstart", "--set", "training.stages=99"], "99"),
-    (["plan", "quickstart", "--rows", "0"], "0 is not in the range"),
-    (["plan", "missing"], "ready-made ones: cleave, cleave-churn"),
-    (["plan", "quickstart", "--set", "devices.define.dot={speed: 1 GFLOP/s, memory: 10 B}",
-      "--set", "devices.profiles=[dot]", "--runner", "cleave", "--set", "training.local=never"], "memory"),
-])
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["plan", "quickstrt"], "did you mean experiments/quickstart.yaml?"),
+        (["plan", "quickstart", "--runner", "cleve"], "did you mean 'cleave'?"),
+        (["plan", "quickstart", "--runner", "cleave", "--set", "training.wire=fp31"], "did you mean 'fp32'?"),
+        (["plan", "quickstart", "--runner", "cleave", "--set", "training.schedule=1f1b"], "unknown"),
+        (["plan", "quickstart", "--set", "training.stages=99"], "99"),
+        (["plan", "quickstart", "--rows", "0"], "0 is not in the range"),
+        (["plan", "missing"], "ready-made ones: cleave, cleave-churn"),
+        (
+            [
+                "plan",
+                "quickstart",
+                "--set",
+                "devices.define.dot={speed: 1 GFLOP/s, memory: 10 B}",
+                "--set",
+                "devices.profiles=[dot]",
+                "--runner",
+                "cleave",
+                "--set",
+                "training.local=never",
+            ],
+            "memory",
+        ),
+    ],
+)
 def test_bad_input_ends_with_2_and_says_what_was_expected(args, expected, capsys):
     with pytest.raises(SystemExit) as ended:
         main(args)

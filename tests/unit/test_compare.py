@@ -23,17 +23,41 @@ from testbed.runtime.interface import Plan
 SMALL = {"homes": 3, "steps": 6, "micro_batches": 2, "churn": ()}
 
 
-def tiny_run(base, *, name="tiny", seed=0, step_s=2.0, homes=2, power=(10.0, None), engine="simulation",
-             runner="cleave", away=None):
+def tiny_run(
+    base,
+    *,
+    name="tiny",
+    seed=0,
+    step_s=2.0,
+    homes=2,
+    power=(10.0, None),
+    engine="simulation",
+    runner="cleave",
+    away=None,
+):
     """Four steps of `step_s`; h1 computes half of each, h2 a quarter; a step moves 1 kB down and 100 B up a device."""
     folder = RunFolder.create(base, name)
-    folder.write_manifest(engine=engine, seed=seed, experiment={
-        "name": name, "seed": seed, "topology": {"homes": homes}, "training": {"runner": runner, "steps": 4},
-        "model": {"sequence": 10}})
+    folder.write_manifest(
+        engine=engine,
+        seed=seed,
+        experiment={
+            "name": name,
+            "seed": seed,
+            "topology": {"homes": homes},
+            "training": {"runner": runner, "steps": 4},
+            "model": {"sequence": 10},
+        },
+    )
     link = Link(1e6, 1e7)
     devices = tuple(Device(f"h{i + 1}", 1e9, 1 << 30, link, "x", 1.0, p) for i, p in enumerate(power))
-    folder.write_plan(Plan(runner, ModelSpec(sequence=10), TrainingSpec(steps=4),
-                           Cluster(Device("server", 1e12, 1 << 34, link), devices)))
+    folder.write_plan(
+        Plan(
+            runner,
+            ModelSpec(sequence=10),
+            TrainingSpec(steps=4),
+            Cluster(Device("server", 1e12, 1 << 34, link), devices),
+        )
+    )
 
     def record(t, node, event, **fields):
         folder.recorder.append({"t": t, "node": node, "event": event, **fields})
@@ -43,16 +67,36 @@ def tiny_run(base, *, name="tiny", seed=0, step_s=2.0, homes=2, power=(10.0, Non
         for name_, share in (("h1", 0.5), ("h2", 0.25)):
             record(start, "server", "send", start=start, end=start, peer=name_, tag="x", bytes=1000)
             record(start + 0.1, name_, "transfer", start=start, end=start + 0.1, peer="server", tag="x", bytes=1000)
-            record(end, name_, "compute", start=start, end=start + share * step_s, label="c", flops=1.0, busy=0.0,
-                          overrun=0.0)
+            record(
+                end,
+                name_,
+                "compute",
+                start=start,
+                end=start + share * step_s,
+                label="c",
+                flops=1.0,
+                busy=0.0,
+                overrun=0.0,
+            )
             record(end, name_, "send", start=end, end=end, peer="server", tag="y", bytes=100)
             record(end, "server", "transfer", start=end, end=end, peer=name_, tag="y", bytes=100)
         record(end, "server", "step", step=step, loss=1.0, start=start, end=end, samples=3, attempt=0, devices=2)
     if away:
         record(away[0], "h2", "churn", action="leave", mode="kill", late=0.0, cause="trace")
         record(away[1], "h2", "churn", action="return", mode="kill", late=0.0, cause="trace")
-    record(9.0, "server", "recovery", kind="replan", peer="h2", detected=1.5, start=6.0, end=6.5, step=3,
-                  lost_steps=0, restored=6.2)
+    record(
+        9.0,
+        "server",
+        "recovery",
+        kind="replan",
+        peer="h2",
+        detected=1.5,
+        start=6.0,
+        end=6.5,
+        step=3,
+        lost_steps=0,
+        restored=6.2,
+    )
     folder.finish()
     return folder.path
 
@@ -100,7 +144,11 @@ def test_other_engines_and_other_runners_are_other_groups(tmp_path):
     tiny_run(tmp_path, engine="emulation")
     tiny_run(tmp_path, runner="pipeline")
     labels = [g.label for g in compare(find_runs([tmp_path]), g_co2_per_kwh=1.0).groups]
-    assert labels == ["tiny runner=cleave simulation", "tiny runner=cleave emulation", "tiny runner=pipeline simulation"]
+    assert labels == [
+        "tiny runner=cleave simulation",
+        "tiny runner=cleave emulation",
+        "tiny runner=pipeline simulation",
+    ]
 
 
 def test_intervals():
@@ -151,7 +199,7 @@ def test_the_page_draws_over_a_numeric_setting(tmp_path):
     comparison = compare(find_runs([tmp_path]), g_co2_per_kwh=480.0)
     assert axis(comparison) == "topology.homes"
     page = html(comparison)
-    assert page.count("class=\"plotly-graph-div\"") == len([m for m in METRICS if comparison.groups[0].metrics[m].n])
+    assert page.count('class="plotly-graph-div"') == len([m for m in METRICS if comparison.groups[0].metrics[m].n])
     assert "http" not in page.replace("http://www.w3.org", "").split("</script>")[-1]
 
 

@@ -69,29 +69,35 @@ def test_a_stream_seen_from_a_later_start():
     assert stream.peak_bps() == 3e6
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("time,rate\n0,1 Mbit/s\n2 min,0\n", [(0, 1e6), (120, 0)]),
-    ("time_s,rate_mbps\n0,1\n1.5,2.5\n", [(0, 1e6), (1.5, 2.5e6)]),
-    ("# made by hand\n\ntime_ms,home,rate_kbps\n0,a,1\n1500,a,0\n", [(0, 1e3), (1.5, 0)]),
-    ("\ufefftime,rate_bps\n0,8\n", [(0, 8)]),
-])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("time,rate\n0,1 Mbit/s\n2 min,0\n", [(0, 1e6), (120, 0)]),
+        ("time_s,rate_mbps\n0,1\n1.5,2.5\n", [(0, 1e6), (1.5, 2.5e6)]),
+        ("# made by hand\n\ntime_ms,home,rate_kbps\n0,a,1\n1500,a,0\n", [(0, 1e3), (1.5, 0)]),
+        ("\ufefftime,rate_bps\n0,8\n", [(0, 8)]),
+    ],
+)
 def test_traces_are_read(tmp_path, text, expected):
     path = tmp_path / "a.csv"
     path.write_text(text)
     assert x.read_rates(path) == expected
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("", "has no samples"),
-    ("time,rate\n", "has no samples"),
-    ("t,r\n1,2\n", "columns t, r: expected one named 'time'"),
-    ("time,rate\n0,5\n", "line 2, column rate: '5' has no unit"),
-    ("time,rate_mbps\n0,x\n", "line 2, column rate: 'x' is not a rate"),
-    ("time,rate_mbps\n0,-1\n", "line 2, column rate: '-1' is negative"),
-    ("time,rate_mbps\n0,1\n0,2\n", "line 3: time 0 s does not come after 0 s"),
-    ("time,rate_mbps\n0\n", "line 2, column rate"),
-    ("time,rate_mbps\nnan,1\n", "line 2, column time"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no samples"),
+        ("time,rate\n", "has no samples"),
+        ("t,r\n1,2\n", "columns t, r: expected one named 'time'"),
+        ("time,rate\n0,5\n", "line 2, column rate: '5' has no unit"),
+        ("time,rate_mbps\n0,x\n", "line 2, column rate: 'x' is not a rate"),
+        ("time,rate_mbps\n0,-1\n", "line 2, column rate: '-1' is negative"),
+        ("time,rate_mbps\n0,1\n0,2\n", "line 3: time 0 s does not come after 0 s"),
+        ("time,rate_mbps\n0\n", "line 2, column rate"),
+        ("time,rate_mbps\nnan,1\n", "line 2, column time"),
+    ],
+)
 def test_bad_traces_are_refused_with_their_line(tmp_path, text, message):
     path = tmp_path / "a.csv"
     path.write_text(text)
@@ -108,12 +114,24 @@ def loaded(tmp_path, *cross: str, **overrides: str):
 def test_streams_of_an_experiment(tmp_path):
     trace = tmp_path / "tv.csv"
     trace.write_text("time_s,rate_mbps\n0,4\n10,0\n")
-    setup = run_setup(loaded(
-        tmp_path, "{rate: 2 Mbit/s, direction: both, homes: [h2]}", f"{{trace: {trace}, end: stop, start: 5 s}}",
-        "{rate: 1 Mbit/s, burst: 1 s, pause: 2 s, homes: [h1], stop: 30 s}", time_limit="60 s"))
+    setup = run_setup(
+        loaded(
+            tmp_path,
+            "{rate: 2 Mbit/s, direction: both, homes: [h2]}",
+            f"{{trace: {trace}, end: stop, start: 5 s}}",
+            "{rate: 1 Mbit/s, burst: 1 s, pause: 2 s, homes: [h1], stop: 30 s}",
+            time_limit="60 s",
+        )
+    )
     streams = setup.network.cross_traffic
     assert [(s.home, s.direction) for s in streams] == [
-        ("h2", "down"), ("h2", "up"), ("h1", "down"), ("h2", "down"), ("h3", "down"), ("h1", "down")]
+        ("h2", "down"),
+        ("h2", "up"),
+        ("h1", "down"),
+        ("h2", "down"),
+        ("h3", "down"),
+        ("h1", "down"),
+    ]
     assert streams[0].changes == ((0, 2e6), (60, 0.0))
     assert streams[2].changes == ((5, 4e6), (15, 0.0))
     assert streams[5].changes[-1] == (30, 0.0) or streams[5].changes[-1][0] < 30
@@ -125,18 +143,21 @@ def test_traffic_that_fills_a_link_is_warned_of(tmp_path):
     assert "h1: up to 42 Mbit/s of cross traffic fill its downlink, 40 Mbit/s at the least" in setup.warnings
 
 
-@pytest.mark.parametrize(("cross", "message"), [
-    ("{homes: [h9], rate: 1 Mbit/s}", "unknown home 'h9'"),
-    ("{homes: [h1]}", "expected either rate or trace"),
-    ("{rate: 1 Mbit/s, trace: x.csv}", "expected either rate or trace"),
-    ("{rate: 1 Mbit/s, burst: 1 s}", "expected both or neither"),
-    ("{rate: 1}", "has no unit"),
-    ("{rate: 1 Mbit/s, direction: sideways}", "'down', 'up' or 'both'"),
-    ("{rate: 1 Mbit/s, start: 2 h}", "is not before its end"),
-    ("{trace: nowhere.csv}", "no such file"),
-    ("{rate: 1 Mbit/s, bursts: 1 s}", "did you mean 'burst'?"),
-    ("{rate: 1 Mbit/s, burst: 1 ms, pause: 1 ms, periods: fixed}", "expected longer periods"),
-])
+@pytest.mark.parametrize(
+    ("cross", "message"),
+    [
+        ("{homes: [h9], rate: 1 Mbit/s}", "unknown home 'h9'"),
+        ("{homes: [h1]}", "expected either rate or trace"),
+        ("{rate: 1 Mbit/s, trace: x.csv}", "expected either rate or trace"),
+        ("{rate: 1 Mbit/s, burst: 1 s}", "expected both or neither"),
+        ("{rate: 1}", "has no unit"),
+        ("{rate: 1 Mbit/s, direction: sideways}", "'down', 'up' or 'both'"),
+        ("{rate: 1 Mbit/s, start: 2 h}", "is not before its end"),
+        ("{trace: nowhere.csv}", "no such file"),
+        ("{rate: 1 Mbit/s, bursts: 1 s}", "did you mean 'burst'?"),
+        ("{rate: 1 Mbit/s, burst: 1 ms, pause: 1 ms, periods: fixed}", "expected longer periods"),
+    ],
+)
 def test_bad_sections_are_refused(tmp_path, cross, message):
     with pytest.raises(InputError) as error:
         run_setup(loaded(tmp_path, cross))

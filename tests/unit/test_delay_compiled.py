@@ -32,8 +32,10 @@ def library(tmp_path_factory):
     if compiler is None:
         pytest.skip("no C compiler")
     path = tmp_path_factory.mktemp("line") / "line.so"
-    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", path, SOURCE, "-lm", "-lpthread"],
-                   check=True)
+    subprocess.run(
+        [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", path, SOURCE, "-lm", "-lpthread"],
+        check=True,
+    )
     return load(path)
 
 
@@ -62,15 +64,19 @@ def _view():
 
 def _message(queue: int, packet_id: int, out: int, mac: bytes) -> bytes:
     """One packet's metadata, as the kernel sends it."""
+
     def attribute(kind: int, data: bytes) -> bytes:
         return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
 
     now = time.time_ns()
-    body = (struct.pack("=BB", 0, 0) + struct.pack(">H", queue)
-            + attribute(netfilter.A_PACKET_HDR, struct.pack(">IHB", packet_id, 0x0800, 2))
-            + attribute(netfilter.A_PHYSOUTDEV, struct.pack(">I", out))
-            + attribute(netfilter.A_HWADDR, struct.pack(">HH", 6, 0) + mac + bytes(2))
-            + attribute(netfilter.A_TIMESTAMP, struct.pack(">QQ", now // 10**9, now % 10**9 // 1000)))
+    body = (
+        struct.pack("=BB", 0, 0)
+        + struct.pack(">H", queue)
+        + attribute(netfilter.A_PACKET_HDR, struct.pack(">IHB", packet_id, 0x0800, 2))
+        + attribute(netfilter.A_PHYSOUTDEV, struct.pack(">I", out))
+        + attribute(netfilter.A_HWADDR, struct.pack(">HH", 6, 0) + mac + bytes(2))
+        + attribute(netfilter.A_TIMESTAMP, struct.pack(">QQ", now // 10**9, now % 10**9 // 1000))
+    )
     return struct.pack("=IHHII", 16 + len(body), 3 << 8, 0, 0, 0) + body
 
 
@@ -88,10 +94,15 @@ def _verdicts(sock: socket.socket) -> list[tuple[int, int, int]]:
             found.append((queue, packet_id, verdict))
 
 
-@pytest.mark.parametrize("settings", [
-    PathDelay(down_delay_s=0.02), PathDelay(down_delay_s=0.02, down_loss=0.2), PathDelay(0.0, 0.01, 0.0, 0.004),
-    PathDelay(down_delay_s=0.01, down_jitter_s=0.02, down_loss=0.05, reorder=0.3),
-])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PathDelay(down_delay_s=0.02),
+        PathDelay(down_delay_s=0.02, down_loss=0.2),
+        PathDelay(0.0, 0.01, 0.0, 0.004),
+        PathDelay(down_delay_s=0.01, down_jitter_s=0.02, down_loss=0.05, reorder=0.3),
+    ],
+)
 def test_every_packet_has_the_same_fate_in_both(library, settings):
     lanes = Lanes({"b": settings}, {}, {}, 7)
     lane = lanes.lane("a", "b")
@@ -118,7 +129,9 @@ def test_packets_are_released_once_in_order_and_on_time(request, make):
     with kernel, ours, told, tell:
         kernel.setblocking(False)
         memory = _view()
-        lanes = Lanes({"h2": PathDelay(down_delay_s=0.03), "h3": PathDelay(down_delay_s=0.01, down_loss=0.3)}, {}, {}, 3)
+        lanes = Lanes(
+            {"h2": PathDelay(down_delay_s=0.03), "h3": PathDelay(down_delay_s=0.01, down_loss=0.3)}, {}, {}, 3
+        )
         arguments = (ours, lanes, MACS, PORTS, memory)
         line = make(*arguments) if make is DelayLine else make(request.getfixturevalue("library"), *arguments)
         line.add_handler(told.fileno(), lambda: told.recv(1))
@@ -149,7 +162,7 @@ def test_packets_are_released_once_in_order_and_on_time(request, make):
         assert 5 < dropped < 35
         assert line.packets == 120
         assert line.queued == 0
-        counted = sum(memory[shared_stats.HISTOGRAM:])
+        counted = sum(memory[shared_stats.HISTOGRAM :])
         assert counted == line.released == 120 - dropped
         lanes.set({"h2": PathDelay(down_delay_s=0.0)})  # a change reaches the loop
         kernel.send(_message(5, 1000, 12, mac))

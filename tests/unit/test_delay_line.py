@@ -19,9 +19,17 @@ PORTS = {5: "server", 8: "a"}
 NS = 1_000_000_000
 
 
-def message(packet_id: int, mac: int = 1, out: int = 5, queue: int = 3, age_ns: int = 0,
-            stamped: bool = True, mark: bool = False) -> bytes:
+def message(
+    packet_id: int,
+    mac: int = 1,
+    out: int = 5,
+    queue: int = 3,
+    age_ns: int = 0,
+    stamped: bool = True,
+    mark: bool = False,
+) -> bytes:
     """As the kernel tells of a packet that a bridge forwards."""
+
     def attribute(kind: int, data: bytes) -> bytes:
         return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
 

@@ -11,13 +11,15 @@ from testbed.emulation.delay.base import DelayBackend, PathDelay
 
 
 def host(index: int) -> SimpleNamespace:
-    return SimpleNamespace(name=f"h{index}", port=f"p{index}", bridge_port=f"y{index}", ifb=f"i{index}",
-                           net_netns="/run/netns/tb-1-net")
+    return SimpleNamespace(
+        name=f"h{index}", port=f"p{index}", bridge_port=f"y{index}", ifb=f"i{index}", net_netns="/run/netns/tb-1-net"
+    )
 
 
 HOSTS = {"a": host(1), "b": host(2)}
-EAST = SimpleNamespace(name="east", members=("a",), delay_s=0.004, up_interface="u1", down_interface="d1",
-                       net_netns="/run/netns/tb-1-net")
+EAST = SimpleNamespace(
+    name="east", members=("a",), delay_s=0.004, up_interface="u1", down_interface="d1", net_netns="/run/netns/tb-1-net"
+)
 DELAYS = {"a": PathDelay(0.010, 0.0052, up_jitter_s=0.0015, up_loss=0.0125)}
 
 
@@ -30,9 +32,11 @@ def test_each_direction_gets_its_own_values_and_zeros_are_left_out():
     _, tc = netem.start_commands(HOSTS, DELAYS, {}, None)
     assert line(tc, "qdisc add dev i1") == (
         "qdisc add dev i1 root handle de: netem limit 1000000 delay 10000us 1500us distribution normal "
-        "loss random 1.250000% rate 100gbit")
+        "loss random 1.250000% rate 100gbit"
+    )
     assert line(tc, "qdisc add dev p1") == (
-        "qdisc add dev p1 root handle de: netem limit 1000000 delay 5200us rate 100gbit")
+        "qdisc add dev p1 root handle de: netem limit 1000000 delay 5200us rate 100gbit"
+    )
     assert line(tc, "qdisc add dev p2") == "qdisc add dev p2 root handle de: netem limit 1000000 rate 100gbit"
 
 
@@ -101,8 +105,13 @@ def test_a_backend_that_never_started_stops_and_reports():
 
 @pytest.mark.parametrize(
     ("said", "knows"),
-    [("tc utility, iproute2-6.1.0, libbpf 1.1.2", False), ("tc utility, iproute2-6.6.0", True),
-     ("tc utility, iproute2-6.10.0", True), ("tc utility, iproute2-ss200127", False), ("", False)],
+    [
+        ("tc utility, iproute2-6.1.0, libbpf 1.1.2", False),
+        ("tc utility, iproute2-6.6.0", True),
+        ("tc utility, iproute2-6.10.0", True),
+        ("tc utility, iproute2-ss200127", False),
+        ("", False),
+    ],
 )
 def test_seeding_needs_iproute2_6_6(monkeypatch, said, knows):
     monkeypatch.setattr(netem.subprocess, "run", lambda *a, **k: SimpleNamespace(stdout=said))

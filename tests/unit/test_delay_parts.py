@@ -17,9 +17,12 @@ from testbed.emulation.delay.packets import PACKET, Layout, parse
 
 # Read from a kernel: 6.18, x86-64, br_netfilter; queue 3 written into it.
 MESSAGE = bytes.fromhex(
-    "6c00000000030000000000000000000002000003" "0b00010000000001080002000800050000000002"
-    "0800070000000008080006000000000208000800" "00000005100009000006000002000a0000010000"
-    "14000400000000006b0d32a800000000000c463e" "08000e0000000004"
+    "6c00000000030000000000000000000002000003"
+    "0b00010000000001080002000800050000000002"
+    "0800070000000008080006000000000208000800"
+    "00000005100009000006000002000a0000010000"
+    "14000400000000006b0d32a800000000000c463e"
+    "08000e0000000004"
 )
 
 
@@ -40,7 +43,7 @@ def test_a_layout_reads_many_messages_as_parse_does():
     for at, found in enumerate(read):
         kind, queue, packet_id, out_header, out, mac_header, mac, time_header, seconds, micros = found
         assert kind == PACKET
-        assert (queue, packet_id, out, mac, seconds, micros) == parse(slots[at * SLOT:])
+        assert (queue, packet_id, out, mac, seconds, micros) == parse(slots[at * SLOT :])
         assert (out_header, mac_header, time_header) == layout.headers
     assert read[1][2] == 77
 
@@ -67,7 +70,7 @@ def test_verdicts_are_netlink_messages():
     buffer = netfilter.verdicts(2)
     at = netfilter.VERDICT_BYTES + netfilter.VERDICT_AT
     netfilter.VERDICT_FIELDS.pack_into(buffer, at, 9, netfilter.VERDICT_HEADER, netfilter.ACCEPT, 1234)
-    second = bytes(buffer[netfilter.VERDICT_BYTES:])
+    second = bytes(buffer[netfilter.VERDICT_BYTES :])
     length, kind, flags = struct.unpack_from("=IHH", second)
     assert (length, kind, flags) == (32, 3 << 8 | 1, 1)
     assert struct.unpack_from(">H", second, 18) == (9,)
@@ -114,8 +117,14 @@ def test_the_age_of_counters_shows_a_dead_writer():
 def test_messages_survive_being_cut_anywhere():
     import socket
 
-    start = protocol.Start("/run/netns/x", "y", [protocol.Host("a", "02:00:00:00:00:01", "p1", "y1", "east")],
-                           {"a": PathDelay(0.01, 0.02, reorder=0.5)}, {"east": 0.003}, 7)
+    start = protocol.Start(
+        "/run/netns/x",
+        "y",
+        [protocol.Host("a", "02:00:00:00:00:01", "p1", "y1", "east")],
+        {"a": PathDelay(0.01, 0.02, reorder=0.5)},
+        {"east": 0.003},
+        7,
+    )
     ours, theirs = socket.socketpair()
     with ours, theirs:
         protocol.send(ours, start)

@@ -8,8 +8,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 FORBIDDEN = {
-    "runners": ("testbed.emulation", "testbed.simulation", "testbed.experiment", "testbed.cli", "testbed.report",
-                "testbed.measurement", "testbed.traces"),
+    "runners": (
+        "testbed.emulation",
+        "testbed.simulation",
+        "testbed.experiment",
+        "testbed.cli",
+        "testbed.report",
+        "testbed.measurement",
+        "testbed.traces",
+    ),
     "testbed/emulation": ("testbed.simulation", "runners", "testbed.cli"),
     "testbed/simulation": ("testbed.emulation", "runners", "testbed.cli"),
     "testbed/report": ("testbed.emulation", "testbed.simulation", "runners", "testbed.experiment", "testbed.cli"),
@@ -35,7 +42,8 @@ def test_folder_imports_nothing_forbidden(folder):
     assert files
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
-        for path in files for name in imports(path)
+        for path in files
+        for name in imports(path)
         if any(name == f or name.startswith(f + ".") for f in FORBIDDEN[folder])
     ]
     assert not wrong, "\n".join(wrong)

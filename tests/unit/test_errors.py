@@ -7,10 +7,22 @@ from testbed.errors import nearest
 NAMES = ("cleave", "cleave-scaling", "lte", "quickstart", "ring", "tensor-parallel")
 
 
-@pytest.mark.parametrize(("name", "meant"), [
-    ("quikstart", "quickstart"), ("QuickStart", "quickstart"), ("cleve", "cleave"), ("let", "lte"), ("rign", "ring"),
-    ("quick", "quickstart"), ("tensor", "tensor-parallel"),
-    ("missing", None), ("nothing", None), ("training", None), ("x", None), ("", None),
-])
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("quikstart", "quickstart"),
+        ("QuickStart", "quickstart"),
+        ("cleve", "cleave"),
+        ("let", "lte"),
+        ("rign", "ring"),
+        ("quick", "quickstart"),
+        ("tensor", "tensor-parallel"),
+        ("missing", None),
+        ("nothing", None),
+        ("training", None),
+        ("x", None),
+        ("", None),
+    ],
+)
 def test_only_near_names_are_suggested(name, meant):
     assert nearest(name, NAMES) == meant

@@ -95,9 +95,7 @@ def test_time_dilation_stretches_everything():
     seen = queue.Queue()
     server = MembershipServer(address, ["a"], on_event=seen.put, settings=FAST, tdf=3.0)
     server.start()
-    client = MembershipClient(
-        ("127.91.1.5", 0), address, ["a"], "a", on_change=lambda c: None, settings=FAST, tdf=3.0
-    )
+    client = MembershipClient(("127.91.1.5", 0), address, ["a"], "a", on_change=lambda c: None, settings=FAST, tdf=3.0)
     client.start()
     try:
         expect(seen, "joined", "a")

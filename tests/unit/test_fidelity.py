@@ -71,10 +71,7 @@ def _late(event):
 DEFECTS = {
     "one link slow": (
         _setting(
-            "probe",
-            "measured",
-            lambda e: e["set"] * 0.93,
-            lambda e: e["node"] == "h2" and e["quantity"] == "rate_up",
+            "probe", "measured", lambda e: e["set"] * 0.93, lambda e: e["node"] == "h2" and e["quantity"] == "rate_up"
         ),
         {"rate_error_worst"},
         0.07,
@@ -99,11 +96,7 @@ DEFECTS = {
         {"replay_late"},
         0.06,
     ),
-    "a device toggled late": (
-        _setting("churn", "late", 0.2, lambda e: e["action"] == "return"),
-        {"churn_late"},
-        0.2,
-    ),
+    "a device toggled late": (_setting("churn", "late", 0.2, lambda e: e["action"] == "return"), {"churn_late"}, 0.2),
     "packets late": (_setting("host", "delay_lag_p99", 0.007), {"delay_lag_p99"}, 0.007),
     "one packet very late": (
         _setting("host", "delay_lag_max", 0.3, lambda e: 10 < e["t"] < 11.5),
@@ -111,16 +104,8 @@ DEFECTS = {
         0.3,
     ),
     "delay line dead": (_setting("host", "delay_age", 5.0, _late), {"delay_stuck"}, 5.0),
-    "delay line's queue full": (
-        _setting("host", "delay_overflowed", 4, lambda e: 10 < e["t"] < 11.5),
-        {"overflow"},
-        4,
-    ),
-    "delay line paused": (
-        _setting("host", "delay_paused", 2, lambda e: 10 < e["t"] < 11.5),
-        {"delay_paused"},
-        2,
-    ),
+    "delay line's queue full": (_setting("host", "delay_overflowed", 4, lambda e: 10 < e["t"] < 11.5), {"overflow"}, 4),
+    "delay line paused": (_setting("host", "delay_paused", 2, lambda e: 10 < e["t"] < 11.5), {"delay_paused"}, 2),
     "engine stood still once": (
         _setting("host", "sched_delay", 0.8, lambda e: 10 < e["t"] < 11.5),
         {"sched_delay_max"},
@@ -131,11 +116,7 @@ DEFECTS = {
         {"replay_late"},
         None,
     ),
-    "a device never toggled": (
-        _setting("host", "churn_overdue", 3.0, _late),
-        {"churn_late"},
-        3.0,
-    ),
+    "a device never toggled": (_setting("host", "churn_overdue", 3.0, _late), {"churn_late"}, 3.0),
     "engine not scheduled": (_setting("host", "sched_delay", 0.05, _late), {"sched_delay"}, 0.05),
     "devices too slow": (
         _setting("compute", "overrun", lambda e: 0.05 * (e["end"] - e["start"])),
@@ -143,9 +124,7 @@ DEFECTS = {
         0.05 / 0.95,
     ),
     "short computations far too slow": (
-        _setting(
-            "compute", "overrun", lambda e: 0.5 * (e["end"] - e["start"]), lambda e: e["label"] == "optimizer"
-        ),
+        _setting("compute", "overrun", lambda e: 0.5 * (e["end"] - e["start"]), lambda e: e["label"] == "optimizer"),
         {"overrun_count"},
         None,
     ),
@@ -178,8 +157,19 @@ def test_a_defect_fails_its_check_and_no_other(name):
 
 
 def test_changes_behind_the_tools_back_are_named():
-    found = [{"t": 7.5 + i, "node": node, "event": "interference", "quantity": "rate", "direction": "down", "set": 1e7,
-              "measured": 5e6, "text": f"{node} downlink: rate set to 5 Mbit/s"} for i, node in enumerate(("h2", "h3"))]
+    found = [
+        {
+            "t": 7.5 + i,
+            "node": node,
+            "event": "interference",
+            "quantity": "rate",
+            "direction": "down",
+            "set": 1e7,
+            "measured": 5e6,
+            "text": f"{node} downlink: rate set to 5 Mbit/s",
+        }
+        for i, node in enumerate(("h2", "h3"))
+    ]
     verdict = _judge(extra=found)
     assert [(r.name, r.measured, r.where) for r in verdict.reasons] == [("interference", 2, "h2, h3")]
     assert "h3 downlink: rate set to 5 Mbit/s (at 8.5 s)" in verdict.reasons[0].text
@@ -189,8 +179,9 @@ def test_changes_behind_the_tools_back_are_named():
 
 
 def test_the_moment_by_the_clock():
-    verdict = _judge(_setting("link", "late", 0.2, lambda e: e["t"] > 12),
-                     {"zero_at": "2026-03-01T12:00:00+01:00", "tdf": 2.0})
+    verdict = _judge(
+        _setting("link", "late", 0.2, lambda e: e["t"] > 12), {"zero_at": "2026-03-01T12:00:00+01:00", "tdf": 2.0}
+    )
     after_s = datetime.fromisoformat(verdict.invalid_at) - datetime.fromisoformat("2026-03-01T12:00:00+01:00")
     assert after_s.total_seconds() == pytest.approx(2.0 * verdict.invalid_since_s, abs=0.001)
     assert json.loads(json.dumps(verdict.to_dict()))["invalid_at"] == verdict.invalid_at
@@ -219,8 +210,7 @@ def test_reasons_name_the_place_and_the_numbers():
 
 def _window(rate_factor, seconds=1.0, t=3.5):
     link = max(
-        (e for e in BASE if e["event"] == "link" and e["node"] == "h1" and e["t"] < t - seconds),
-        key=lambda e: e["t"],
+        (e for e in BASE if e["event"] == "link" and e["node"] == "h1" and e["t"] < t - seconds), key=lambda e: e["t"]
     )
     size = link["up_bps"] * WIRE_PER_GOODPUT * rate_factor / 8 * seconds
     return {
@@ -261,14 +251,7 @@ def test_a_window_across_a_change_may_use_the_higher_rate():
     i = next(i for i in range(1, len(changes) - 1) if changes[i]["up_bps"] < 0.9 * changes[i - 1]["up_bps"])
     at, high = changes[i]["t"], changes[i - 1]["up_bps"]
     size = high * WIRE_PER_GOODPUT / 8
-    across = {
-        "t": at + 0.5,
-        "node": "h1",
-        "event": "throughput",
-        "direction": "up",
-        "bytes": size,
-        "seconds": 1.0,
-    }
+    across = {"t": at + 0.5, "node": "h1", "event": "throughput", "direction": "up", "bytes": size, "seconds": 1.0}
     assert _check(_judge(_without_counters, extra=[across]), "leak").ok
     after = across | {"t": at + 1.5}
     assert _check(_judge(_without_counters, extra=[after]), "leak").ok is False
@@ -276,14 +259,7 @@ def test_a_window_across_a_change_may_use_the_higher_rate():
 
 def test_windows_are_joined_to_at_least_a_second():
     samples = [
-        {
-            "t": (i + 1) * 0.3,
-            "node": "h1",
-            "event": "throughput",
-            "direction": "up",
-            "bytes": 10.0,
-            "seconds": 0.3,
-        }
+        {"t": (i + 1) * 0.3, "node": "h1", "event": "throughput", "direction": "up", "bytes": 10.0, "seconds": 0.3}
         for i in range(9)
     ]
     windows = rate_windows(frame(samples), 1.0)
@@ -294,14 +270,7 @@ def test_windows_are_joined_to_at_least_a_second():
 
 
 def test_links_without_settings_are_not_judged_for_leaks():
-    stranger = {
-        "t": 2.0,
-        "node": "core",
-        "event": "throughput",
-        "direction": "up",
-        "bytes": 1e12,
-        "seconds": 1.0,
-    }
+    stranger = {"t": 2.0, "node": "core", "event": "throughput", "direction": "up", "bytes": 1e12, "seconds": 1.0}
     assert _judge(extra=[stranger]).valid
 
 
@@ -332,12 +301,7 @@ def test_an_empty_run_is_not_measured():
 
 
 @pytest.mark.parametrize(
-    "manifest",
-    [
-        {"experiment": {"probes": {"enabled": False}}},
-        {"experiment": {"probes": False}},
-        {"probes": False},
-    ],
+    "manifest", [{"experiment": {"probes": {"enabled": False}}}, {"experiment": {"probes": False}}, {"probes": False}]
 )
 def test_probes_switched_off_on_purpose_is_said_and_never_called_valid(manifest):
     verdict = _judge(lambda e: e["event"] != "probe", manifest)
@@ -372,9 +336,7 @@ def test_jitter_lets_the_median_rtt_scatter_by_three_standard_errors():
     assert check.threshold > 0.0085
     assert (
         _check(
-            _judge(
-                _setting("probe", "measured", lambda e: e["set"] + 0.006, lambda e: e["quantity"] == "rtt")
-            ),
+            _judge(_setting("probe", "measured", lambda e: e["set"] + 0.006, lambda e: e["quantity"] == "rtt")),
             "rtt_error",
         ).ok
         is False
@@ -393,10 +355,7 @@ def test_lateness_is_judged_in_real_seconds():
 
 
 def test_lag_of_the_delay_line_is_in_real_seconds_already():
-    assert (
-        _check(_judge(_setting("host", "delay_lag_p99", 0.003), {"tdf": 4.0}), "delay_lag_p99").measured
-        == 0.003
-    )
+    assert _check(_judge(_setting("host", "delay_lag_p99", 0.003), {"tdf": 4.0}), "delay_lag_p99").measured == 0.003
 
 
 def test_an_experiment_overrides_thresholds():
@@ -454,7 +413,6 @@ def test_every_threshold_is_explained_in_the_docs(request):
 
 def test_lost_in_time_events_without_numbers_do_no_harm():
     odd = [
-        {"t": 1.0, "node": "h1", "event": kind}
-        for kind in ("probe", "link", "throughput", "compute", "host", "churn")
+        {"t": 1.0, "node": "h1", "event": kind} for kind in ("probe", "link", "throughput", "compute", "host", "churn")
     ]
     assert isinstance(_judge(extra=odd).label, str)

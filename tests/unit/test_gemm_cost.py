@@ -16,8 +16,11 @@ from testbed.cluster import Link
 
 def formula_s(device, rows, columns, k, b, chunks):
     """A block's seconds as docs/planning.md has it."""
-    parts = (8 * b * k * (rows + columns) / device.link.downlink_bps, 2 * rows * columns * k / device.flops,
-             8 * b * rows * columns / device.link.uplink_bps)
+    parts = (
+        8 * b * k * (rows + columns) / device.link.downlink_bps,
+        2 * rows * columns * k / device.flops,
+        8 * b * rows * columns / device.link.uplink_bps,
+    )
     rest = 0.0 if chunks == STREAMED else (sum(parts) - max(parts)) / chunks
     return device.link.uplink_delay_s + device.link.downlink_delay_s + max(parts) + rest
 
@@ -32,8 +35,13 @@ def test_a_block_takes_what_the_formula_says(chunks):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from([1, 3, STREAMED]), st.integers(1, 50), st.integers(1, 50),
-       st.floats(0.001, 10))
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([1, 3, STREAMED]),
+    st.integers(1, 50),
+    st.integers(1, 50),
+    st.floats(0.001, 10),
+)
 def test_the_largest_block_in_a_time_is_the_largest(seed, chunks, m, n, seconds):
     rng = np.random.default_rng(seed)
     k = int(rng.integers(1, 3000))
@@ -42,9 +50,15 @@ def test_the_largest_block_in_a_time_is_the_largest(seed, chunks, m, n, seconds)
     areas = costs.block_areas(seconds, m, n)
     bounds = costs.areas(seconds, m, n)
     for i, device in enumerate(cluster.devices):
-        best = max((r * c for r in range(1, m + 1) for c in range(1, n + 1)
-                    if formula_s(device, r, c, k, 4, chunks) <= seconds and 4 * (k * (r + c) + r * c) <= device.memory_bytes),
-                   default=0)
+        best = max(
+            (
+                r * c
+                for r in range(1, m + 1)
+                for c in range(1, n + 1)
+                if formula_s(device, r, c, k, 4, chunks) <= seconds and 4 * (k * (r + c) + r * c) <= device.memory_bytes
+            ),
+            default=0,
+        )
         assert areas[i] >= best * (1 - 1e-9)
         assert bounds[i] >= best * (1 - 1e-9)
     heights = costs.heights(np.full(4, float(n)), costs.budgets(seconds))
@@ -54,8 +68,10 @@ def test_the_largest_block_in_a_time_is_the_largest(seed, chunks, m, n, seconds)
             assert formula_s(device, rows, n, k, 4, chunks) <= seconds * (1 + 1e-9)
             assert 4 * (k * (rows + n) + rows * n) <= device.memory_bytes
             more = rows + 1
-            assert (formula_s(device, more, n, k, 4, chunks) > seconds * (1 - 1e-9)
-                    or 4 * (k * (more + n) + more * n) > device.memory_bytes)
+            assert (
+                formula_s(device, more, n, k, 4, chunks) > seconds * (1 - 1e-9)
+                or 4 * (k * (more + n) + more * n) > device.memory_bytes
+            )
 
 
 @settings(max_examples=200, deadline=None)
@@ -101,8 +117,12 @@ def test_a_plan_adds_up():
 
 def test_what_binds_a_device_is_named():
     def binding(gemm=None, server=1e15, chunks=1, **settings):
-        plan = plan_gemm(uniform_cluster(4, server=server, **settings), gemm or Gemm("test", 512, 512, 512),
-                         server_local=False, chunks=chunks)
+        plan = plan_gemm(
+            uniform_cluster(4, server=server, **settings),
+            gemm or Gemm("test", 512, 512, 512),
+            server_local=False,
+            chunks=chunks,
+        )
         return {s.binding for s in plan.per_device.values()}
 
     assert binding(flops=1e8, up=1e9, down=1e9) == {"compute"}
@@ -120,15 +140,18 @@ def test_the_servers_link_limits_and_devices_that_only_load_it_are_dropped():
     assert len(tight.per_device) < len(free.per_device) == 64
     assert tight.server_out_bytes < free.server_out_bytes
     assert tight.makespan_s >= 8 * tight.server_out_bytes / 1e8
-    assert tight.makespan_s < plan_gemm(uniform_cluster(64, server=1e8), gemm, server_local=False,
-                                        devices=["h0", "h1"]).makespan_s
+    assert (
+        tight.makespan_s
+        < plan_gemm(uniform_cluster(64, server=1e8), gemm, server_local=False, devices=["h0", "h1"]).makespan_s
+    )
 
 
 def test_a_device_behind_a_long_delay_is_dropped():
     cluster = uniform_cluster(4)
     far = dataclasses.replace(cluster.devices[0], link=Link(1e7, 5e7, 5.0, 5.0))
-    plan = plan_gemm(dataclasses.replace(cluster, devices=(far, *cluster.devices[1:])), Gemm("test", 64, 64, 64),
-                     server_local=False)
+    plan = plan_gemm(
+        dataclasses.replace(cluster, devices=(far, *cluster.devices[1:])), Gemm("test", 64, 64, 64), server_local=False
+    )
     assert set(plan.per_device) == {"h1", "h2", "h3"}
 
 

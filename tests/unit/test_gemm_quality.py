@@ -18,8 +18,12 @@ def random_case(seed: int):
     m, n = (int(v) for v in rng.integers(2, 21, 2))
     k = int(rng.choice([16, 256, 4096]))
     tight = [int(4 * (k * (m + n) + m * n) * f) for f in rng.uniform(0.5, 1.2, 6)]
-    cluster = mixed_cluster(rng, int(rng.integers(2, 7)), spread=float(rng.choice([0, 0.5, 1, 2, 3])),
-                            memory=tight if rng.random() < 0.25 else (1 << 40,))
+    cluster = mixed_cluster(
+        rng,
+        int(rng.integers(2, 7)),
+        spread=float(rng.choice([0, 0.5, 1, 2, 3])),
+        memory=tight if rng.random() < 0.25 else (1 << 40,),
+    )
     return cluster, Gemm("test", m, k, n)
 
 

@@ -4,15 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from gemm_checks import (
-    assert_memory_holds,
-    chunk_counts,
-    clusters,
-    coverage,
-    mixed_cluster,
-    products,
-    uniform_cluster,
-)
+from gemm_checks import assert_memory_holds, chunk_counts, clusters, coverage, mixed_cluster, products, uniform_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +60,8 @@ def test_more_devices_than_rows_times_columns(shape, devices):
 def test_devices_without_memory_speed_or_rate_get_nothing():
     cluster = mixed_cluster(np.random.default_rng(0), 6)
     useless = [
-        dataclasses.replace(cluster.devices[0], memory_bytes=0), dataclasses.replace(cluster.devices[1], flops=0.0),
+        dataclasses.replace(cluster.devices[0], memory_bytes=0),
+        dataclasses.replace(cluster.devices[1], flops=0.0),
         dataclasses.replace(cluster.devices[2], link=dataclasses.replace(cluster.devices[2].link, uplink_bps=0.0)),
     ]
     cluster = dataclasses.replace(cluster, devices=(*useless, *cluster.devices[3:]))
@@ -81,8 +74,11 @@ def test_devices_without_memory_speed_or_rate_get_nothing():
 
 def test_a_device_a_million_times_faster_does_it_all_and_one_as_slow_nothing():
     cluster = uniform_cluster(5)
-    fast = dataclasses.replace(cluster.devices[2], flops=1e16, link=dataclasses.replace(
-        cluster.devices[2].link, uplink_bps=1e13, downlink_bps=5e13))
+    fast = dataclasses.replace(
+        cluster.devices[2],
+        flops=1e16,
+        link=dataclasses.replace(cluster.devices[2].link, uplink_bps=1e13, downlink_bps=5e13),
+    )
     cluster = dataclasses.replace(cluster, devices=(*cluster.devices[:2], fast, *cluster.devices[3:]))
     plan = plan_gemm(cluster, Gemm("test", 500, 500, 500), server_local=False)
     assert set(plan.per_device) == {"h2"}
@@ -191,7 +187,9 @@ def test_plans_with_caches_cover_exactly_once_too(cluster, gemm, data):
     except InputError:
         return
     some = [first.blocks[i] for i in data.draw(st.sets(st.integers(0, len(first.blocks) - 1), max_size=8))]
-    cached = Cached(rows={b.device: (b.row0, b.row1) for b in some}, columns={b.device: (b.col0, b.col1) for b in first.blocks})
+    cached = Cached(
+        rows={b.device: (b.row0, b.row1) for b in some}, columns={b.device: (b.col0, b.col1) for b in first.blocks}
+    )
     plan = plan_gemm(cluster, gemm, server_local=False, cached=cached)
     assert (coverage(gemm, plan.blocks) == 1).all()
     assert_memory_holds(cluster, gemm, plan.blocks)

@@ -42,8 +42,10 @@ class Network:
     net_namespace: str = "none"
 
     def __post_init__(self):
-        self.hosts = {n: HostPort(n, n, f"h{i}-eth0", "10.0.0.1", "02:00:00:00:00:01", i, None, "none")
-                      for i, n in enumerate(("server", "h1", "h2"))}
+        self.hosts = {
+            n: HostPort(n, n, f"h{i}-eth0", "10.0.0.1", "02:00:00:00:00:01", i, None, "none")
+            for i, n in enumerate(("server", "h1", "h2"))
+        }
         self.shared = {"street": SharedPort("street", ("h1",), 0.0, "none", "u1", "d1")}
         self.expected = Expectations(self.clock)
         self.expected.set(dict.fromkeys(("x0", "y0", "x1", "y1", "x2", "y2", "u1", "d1"), OLD))
@@ -124,7 +126,12 @@ def test_what_was_removed_put_or_changed_beside_it_is_found(watched):
     monitor._judge(QueueNotice(_index(monitor, "p1"), 0x80010000, "netem"))
     monitor._judge(FilterNotice(_index(monitor, "p2"), gone=True))
     assert [(f.node, f.quantity) for f in found] == [
-        ("street", "rate"), ("h1", "buffer"), ("h2", "queue"), ("h1", "queue"), ("h2", "filter")]
+        ("street", "rate"),
+        ("h1", "buffer"),
+        ("h2", "queue"),
+        ("h1", "queue"),
+        ("h2", "filter"),
+    ]
 
 
 def test_links_follow_churn_and_nothing_else(watched):
@@ -141,7 +148,9 @@ def test_links_follow_churn_and_nothing_else(watched):
     monitor._judge(_link(monitor, "x2", up=False, carrier=False))
     monitor._judge(_link(monitor, "p2", carrier=False))
     assert [f.text for f in found] == [
-        "h2 uplink: the access link was taken down (x2 down)", "h2: its other end went down (p2)"]
+        "h2 uplink: the access link was taken down (x2 down)",
+        "h2: its other end went down (p2)",
+    ]
     network.expected.set({("cut", "h2"): True})
     network.clock.now += GRACE_S + 1
     monitor._judge(_link(monitor, "x2"))
@@ -170,13 +179,17 @@ def test_messages_are_read_as_the_kernel_writes_them():
     htb = attribute(1, rate + rate + bytes(20))
     data = _message(40, _tc(5, BOTTLENECK_CLASS) + attribute(1, b"htb\0") + attribute(2, htb))
     data += _message(36, _tc(6, BUFFER_HANDLE) + attribute(1, b"bfifo\0") + attribute(2, (4000).to_bytes(4, "little")))
-    data += _message(16, bytes(4) + (7).to_bytes(4, "little") + (0x10001).to_bytes(4, "little") + bytes(4)
-                     + attribute(3, b"x1\0"))
+    data += _message(
+        16, bytes(4) + (7).to_bytes(4, "little") + (0x10001).to_bytes(4, "little") + bytes(4) + attribute(3, b"x1\0")
+    )
     data += _message(24, bytes(12))  # a route: of no interest
     data += _message(45, _tc(8, 0))
     assert list(parse(data)) == [
-        ClassNotice(5, BOTTLENECK_CLASS, 20e6, 20e6), QueueNotice(6, BUFFER_HANDLE, "bfifo", 4000),
-        LinkNotice(7, "x1", True, True), FilterNotice(8, True)]
+        ClassNotice(5, BOTTLENECK_CLASS, 20e6, 20e6),
+        QueueNotice(6, BUFFER_HANDLE, "bfifo", 4000),
+        LinkNotice(7, "x1", True, True),
+        FilterNotice(8, True),
+    ]
     fast = htb + attribute(6, (10**10).to_bytes(8, "little")) + attribute(7, (10**10).to_bytes(8, "little"))
     (notice,) = parse(_message(40, _tc(5, 1) + attribute(2, fast)))
     assert notice.rate_bps == notice.ceil_bps == 8e10
@@ -197,7 +210,8 @@ def test_each_check_speaks_once():
     paused = {"event": "host", "cpu": 0.2, "sched_delay": 0.0, "delay_paused": 1, "t": 2.0}
     assert live.feed(paused) == [("the delay line's process was paused: 1 times (threshold 0 times)", 2.0)]
     assert texts(live, {"event": "interference", "node": "h1", "text": "h1 uplink: rate", "t": 3.0}) == [
-        "changed behind the tool's back: h1 uplink: rate"]
+        "changed behind the tool's back: h1 uplink: rate"
+    ]
 
 
 def test_overruns_wait_until_there_is_enough():
@@ -205,8 +219,19 @@ def test_overruns_wait_until_there_is_enough():
     said = []
     for i in range(60):
         over = 0.0 if i < 5 else 0.1
-        said.append(live.feed({"event": "compute", "node": "h1", "flops": 1e6, "start": i, "end": i + 1 + over,
-                               "overrun": over, "t": i + 1.0}))
+        said.append(
+            live.feed(
+                {
+                    "event": "compute",
+                    "node": "h1",
+                    "flops": 1e6,
+                    "start": i,
+                    "end": i + 1 + over,
+                    "overrun": over,
+                    "t": i + 1.0,
+                }
+            )
+        )
     assert [bool(s) for s in said] == [False] * 49 + [True] + [False] * 10
     assert said[49] == [("computations overran, of all paced time so far: 9 % (threshold 2 %)", 6.0)]
 
@@ -219,7 +244,9 @@ def test_bad_seconds_that_a_run_may_have_are_not_announced():
     live = LiveVerdict(Thresholds(), tdf=1.0)
     said = [live.feed(host(t, lag=0.02 if t in (18, 30, 40) else 0.001)) for t in range(1, 60)]
     assert [t for t, s in enumerate(said, 1) if s] == [40]  # two of a minute may be bad, the third is one too many
-    assert said[39] == [("the delay line lagged in 3 of 40 s so far; in the whole run, of 60 s at least, 2 s may be so", 18.0)]
+    assert said[39] == [
+        ("the delay line lagged in 3 of 40 s so far; in the whole run, of 60 s at least, 2 s may be so", 18.0)
+    ]
     busy = LiveVerdict(Thresholds(), tdf=1.0)
     assert [bool(busy.feed(host(t, cpu=1.0))) for t in range(14)] == [False] * 12 + [True, False]
     longer = LiveVerdict(Thresholds(), tdf=1.0, expected_s=599.5)
@@ -248,12 +275,28 @@ def test_what_is_announced_is_what_the_verdict_says_with_its_first_moment(second
 def test_a_good_run_says_nothing():
     live = LiveVerdict(Thresholds(), tdf=1.0)
     for _ in range(60):
-        assert not live.feed({"event": "host", "cpu": 0.4, "sched_delay": 0.001, "delay_lag_p99": 0.001, "t": 1.0,
-                              "delay_lag_max": 0.01, "delay_age": 0.1, "delay_paused": 0, "delay_overflowed": 0,
-                              "memory_bytes": 1e9, "memory_available_bytes": 1e9, "memory_stall": None,
-                              "replay_overdue": 0.0, "churn_overdue": 0.0})
-        assert not live.feed({"event": "compute", "node": "h1", "flops": 1e6, "start": 0.0, "end": 1.0, "overrun": 0.0,
-                              "t": 1.0})
-        assert not live.feed({"event": "compute", "node": "h1", "flops": 0, "start": 0.0, "end": 1.0, "overrun": 1.0,
-                              "t": 1.0})
+        assert not live.feed(
+            {
+                "event": "host",
+                "cpu": 0.4,
+                "sched_delay": 0.001,
+                "delay_lag_p99": 0.001,
+                "t": 1.0,
+                "delay_lag_max": 0.01,
+                "delay_age": 0.1,
+                "delay_paused": 0,
+                "delay_overflowed": 0,
+                "memory_bytes": 1e9,
+                "memory_available_bytes": 1e9,
+                "memory_stall": None,
+                "replay_overdue": 0.0,
+                "churn_overdue": 0.0,
+            }
+        )
+        assert not live.feed(
+            {"event": "compute", "node": "h1", "flops": 1e6, "start": 0.0, "end": 1.0, "overrun": 0.0, "t": 1.0}
+        )
+        assert not live.feed(
+            {"event": "compute", "node": "h1", "flops": 0, "start": 0.0, "end": 1.0, "overrun": 1.0, "t": 1.0}
+        )
         assert not live.feed({"event": "step", "node": "server", "t": 1.0})

@@ -88,7 +88,8 @@ def test_grouped_heads_share_keys_and_values():
         q, k, v = (qkv[..., c * h : (c + 1) * h] for c in columns)
         q, k = (llama.rotate(t[:, None])[:, 0] for t in (q, k))
         scores = (q @ k.transpose(1, 2) / h**0.5).masked_fill(
-            torch.ones(spec.sequence, spec.sequence).triu(1).bool(), float("-inf"))
+            torch.ones(spec.sequence, spec.sequence).triu(1).bool(), float("-inf")
+        )
         mixed.append(scores.softmax(-1) @ v)
     assert torch.allclose(block.attention(x), block.projection(torch.cat(mixed, -1)), atol=1e-6)
 

@@ -32,8 +32,17 @@ def test_a_name_alone(tmp_path):
 
 def test_keys_beside_the_name_replace_its_own(tmp_path):
     assert spec_of(tmp_path, {"name": "gpt-3-175b", "sequence": 2048}) == published("gpt-3-175b", sequence=2048)
-    small = spec_of(tmp_path, "llama-2-70b", "model.layers=2", "model.d_model=64", "model.heads=8", "model.kv_heads=2",
-                    "model.d_ff=96", "model.sequence=32", "model.vocabulary=256")
+    small = spec_of(
+        tmp_path,
+        "llama-2-70b",
+        "model.layers=2",
+        "model.d_model=64",
+        "model.heads=8",
+        "model.kv_heads=2",
+        "model.d_ff=96",
+        "model.sequence=32",
+        "model.vocabulary=256",
+    )
     assert (small.family, small.layers, small.key_heads, small.sequence) == ("llama", 2, 2, 32)
 
 

@@ -63,7 +63,9 @@ def test_a_model_that_fits_takes_its_flops():
 
 def test_larger_models_are_offloaded_and_slower():
     training = TrainingSpec(batch=128)
-    ways = {n: best_way(_gpu(), published(n), training, SingleOptions()) for n in ("opt-6.7b", "llama-2-13b", "opt-66b")}
+    ways = {
+        n: best_way(_gpu(), published(n), training, SingleOptions()) for n in ("opt-6.7b", "llama-2-13b", "opt-66b")
+    }
     assert [w.offload for w in ways.values()] == ["optimizer", "weights", "weights"]
     assert all(w.memory_bytes <= 80e9 for w in ways.values())
     for name, way in ways.items():

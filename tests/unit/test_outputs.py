@@ -18,14 +18,22 @@ from testbed.report import build_report
 
 TRACE = str(Path(__file__).resolve().parents[2] / "traces" / "links" / "quickstart.csv")
 FOLDERS = [  # no experiment of theirs exists: the place is looked at first
-    ["simulate", "gone", "--out"], ["recovery", "gone", "--out"], ["verify", "gone", "--out"],
-    ["validate", "gone", "--output"], ["validate", "gone", "--runs"], ["results", "gone", "--output"],
+    ["simulate", "gone", "--out"],
+    ["recovery", "gone", "--out"],
+    ["verify", "gone", "--out"],
+    ["validate", "gone", "--output"],
+    ["validate", "gone", "--runs"],
+    ["results", "gone", "--output"],
     ["results", "gone", "--runs"],
 ]
 FILES = [
-    ["compare", "gone", "--html"], ["traces", "convert", "gone", "--out"], ["traces", "plot", "gone", "--out"],
-    ["traces", "sample", "gone", "--homes", "1", "--out"], ["traces", "splice", "gone", "--out"],
-    ["traces", "scale", "gone", "--out"], ["traces", "generate", "links", "--out"],
+    ["compare", "gone", "--html"],
+    ["traces", "convert", "gone", "--out"],
+    ["traces", "plot", "gone", "--out"],
+    ["traces", "sample", "gone", "--homes", "1", "--out"],
+    ["traces", "splice", "gone", "--out"],
+    ["traces", "scale", "gone", "--out"],
+    ["traces", "generate", "links", "--out"],
     ["traces", "generate", "availability", "--preset", "evening", "--out"],
 ]
 
@@ -78,7 +86,9 @@ def test_a_plots_name_is_one_of_files(places, capsys):
 def test_run_and_rerun_look_before_they_start(places, capsys, monkeypatch):
     for name in ("capable", "check_kernel"):  # what only root may, and only some kernels can, comes first
         monkeypatch.setattr(f"testbed.experiment.running.{name}", lambda *_: None)
-    monkeypatch.setattr("testbed.experiment.running.preflight", lambda *_: pytest.fail("the machine was measured first"))
+    monkeypatch.setattr(
+        "testbed.experiment.running.preflight", lambda *_: pytest.fail("the machine was measured first")
+    )
     folder = RunFolder.create(places / "runs", "x")
     folder.write_experiment(yaml.safe_dump(load_experiment("smoke", ("engine=simulation",)).data))
     for args in (["run", "smoke"], ["run", "smoke", "--set", "engine=simulation"], ["rerun", folder.path]):

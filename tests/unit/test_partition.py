@@ -28,11 +28,7 @@ def bottleneck(chain, workers, spans, chosen):
         if p < last:
             after = workers[chosen[p + 1]]
             nbytes = chain.boundary_bytes[end - 1]
-            worst = max(
-                worst,
-                transfer_s(nbytes, worker.link, after.link),
-                transfer_s(nbytes, after.link, worker.link),
-            )
+            worst = max(worst, transfer_s(nbytes, worker.link, after.link), transfer_s(nbytes, after.link, worker.link))
     return worst
 
 
@@ -69,9 +65,7 @@ def test_least_bottleneck_for_every_number_of_stages(problem):
     chain, workers = problem
     search = Search(chain, workers)
     for stages in range(1, min(len(chain.flops), len(workers)) + 1):
-        tried = [
-            bottleneck(chain, workers, s, c) for s, c in everything(len(chain.flops), len(workers), stages)
-        ]
+        tried = [bottleneck(chain, workers, s, c) for s, c in everything(len(chain.flops), len(workers), stages)]
         if math.isinf(min(tried)):
             assert stages not in search.best
             continue

@@ -116,9 +116,7 @@ def test_everyone_is_gone_for_a_while(recovery):
 @pytest.mark.parametrize("mode", ["suspend", "disconnect"])
 def test_a_device_that_keeps_its_memory_costs_no_step(mode):
     def faults(engine):
-        go, come = (
-            (engine.suspend, engine.resume) if mode == "suspend" else (engine.disconnect, engine.reconnect)
-        )
+        go, come = (engine.suspend, engine.resume) if mode == "suspend" else (engine.disconnect, engine.reconnect)
         on(engine, "step", lambda: go("home2"), step=7)
         on(engine, "member", lambda: engine.after(3.0, lambda: come("home2")), kind="left", peer="home2")
 
@@ -135,8 +133,7 @@ def test_without_local_copies_everyone_goes_back_to_the_server():
         back_soon(engine, "home2")
 
     moved = [
-        of(churn(faults, recovery="wait", local_copies=copies), "plan")[-1]["moved_bytes"]
-        for copies in (True, False)
+        of(churn(faults, recovery="wait", local_copies=copies), "plan")[-1]["moved_bytes"] for copies in (True, False)
     ]
     assert 0 < moved[0] < moved[1] / 2
 
@@ -273,13 +270,7 @@ def test_the_engine_of_the_runtime_gives_the_same():
     training = job(steps=10, stages=3, recovery="wait")
     engine = LocalEngine(PipelineRunner().plan(cluster(3), MODEL, training), PipelineRunner)
     on(engine, "step", lambda: engine.disconnect("home1"), step=6)
-    on(
-        engine,
-        "member",
-        lambda: engine.after(1.0, lambda: engine.reconnect("home1")),
-        kind="left",
-        node="server",
-    )
+    on(engine, "member", lambda: engine.after(1.0, lambda: engine.reconnect("home1")), kind="left", node="server")
     events = run(engine)
     assert_same_training(events, MODEL, training)
     assert of(events, "recovery")[0]["lost_steps"] > 0

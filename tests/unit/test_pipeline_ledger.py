@@ -20,15 +20,7 @@ class Recorder:
 
 def note(step, stage, epoch=1, **fields):
     loss = {"loss": 5.0 - step} if stage == 1 else {}  # two stages: the last one knows the loss
-    return {
-        "step": step,
-        "stage": stage,
-        "epoch": epoch,
-        "began": float(step),
-        "ended": step + 0.9,
-        **loss,
-        **fields,
-    }
+    return {"step": step, "stage": stage, "epoch": epoch, "began": float(step), "ended": step + 0.9, **loss, **fields}
 
 
 def ledger():
@@ -50,16 +42,7 @@ def test_a_step_is_complete_when_every_stage_is():
     books.note(note(0, 0, ended=2.0))
     assert books.committed == 1
     assert node.events == [
-        {
-            "event": "step",
-            "step": 0,
-            "loss": 5.0,
-            "start": 0.0,
-            "end": 2.0,
-            "samples": 8,
-            "attempt": 1,
-            "devices": 2,
-        }
+        {"event": "step", "step": 0, "loss": 5.0, "start": 0.0, "end": 2.0, "samples": 8, "attempt": 1, "devices": 2}
     ]
 
 

@@ -90,9 +90,7 @@ def test_memory_of_a_stage_by_hand():
     fixed = parameters * (4 + 12 * (1 + 3))  # gradient; the live state and three kept ones
     passing = embedding.activation_bytes + block.activation_bytes + block.output_bytes
     # three stages from the end hold three micro-batches of two samples; and one gradient that came early
-    assert planner.memory_bytes(0, 2, 3) == fixed + 2 * (
-        3 * passing + block.working_bytes + block.output_bytes
-    )
+    assert planner.memory_bytes(0, 2, 3) == fixed + 2 * (3 * passing + block.working_bytes + block.output_bytes)
 
 
 def test_a_device_too_small_is_named_with_bytes():
@@ -182,9 +180,7 @@ def test_the_entry_point_gives_this_runner():
 
 
 def held(assignment, state, without=()):
-    return {
-        s.device: {state: set(range(s.first, s.end))} for s in assignment.stages if s.device not in without
-    }
+    return {s.device: {state: set(range(s.first, s.end))} for s in assignment.stages if s.device not in without}
 
 
 def replanner(homes, training):

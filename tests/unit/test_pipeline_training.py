@@ -50,9 +50,7 @@ def test_losses_of_one_device(schedule, stages):
 def test_losses_of_one_device_with_a_kill_and_a_rejoin(schedule, recovery, stages):
     def faults(engine):
         engine.at("step", lambda e: e["step"] == 8, lambda: engine.kill("home1"))
-        engine.at(
-            "member", lambda e: e["kind"] == "left", lambda: engine.after(1.0, lambda: engine.rejoin("home1"))
-        )
+        engine.at("member", lambda e: e["kind"] == "left", lambda: engine.after(1.0, lambda: engine.rejoin("home1")))
 
     _, events = train_pipeline(stages, faults=faults, schedule=schedule, recovery=recovery, stages=stages)
     (found,) = of(events, "recovery", kind=recovery)
@@ -138,9 +136,7 @@ def test_without_data_at_real_size(monkeypatch):
     assert plan.data["memory_bytes"]["home0"] > 10e9
     engine = LocalEngine(plan, PipelineRunner)
     engine.at("step", lambda e: e["step"] == 2, lambda: engine.kill("home2"))
-    engine.at(
-        "member", lambda e: e["kind"] == "left", lambda: engine.after(1.0, lambda: engine.rejoin("home2"))
-    )
+    engine.at("member", lambda e: e["kind"] == "left", lambda: engine.after(1.0, lambda: engine.rejoin("home2")))
     with torch.device("meta"):
         events = run(engine)
     assert losses(events, 4) == [None] * 4

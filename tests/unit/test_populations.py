@@ -59,7 +59,9 @@ def test_apportioned_adds_up():
 
 
 def test_in_an_experiment(tmp_path):
-    setup = setup_of(tmp_path, devices={"population": "laptops", "count": 9, "mapping": {"h3": "phone"}, "speed_factor": 2})
+    setup = setup_of(
+        tmp_path, devices={"population": "laptops", "count": 9, "mapping": {"h3": "phone"}, "speed_factor": 2}
+    )
     profiles = Counter(d.profile for d in setup.cluster.devices)
     assert len(setup.cluster.devices) == 9
     assert profiles["phone"] == 1
@@ -69,8 +71,12 @@ def test_in_an_experiment(tmp_path):
 
 
 def test_links_and_availability_by_preset(tmp_path):
-    sections = {"devices": {"count": 12}, "links": {"preset": "mixed"}, "availability": {"preset": "evening", "start": "20 h"},
-                "time_limit": "10 min"}
+    sections = {
+        "devices": {"count": 12},
+        "links": {"preset": "mixed"},
+        "availability": {"preset": "evening", "start": "20 h"},
+        "time_limit": "10 min",
+    }
     setup = setup_of(tmp_path, **sections)
     assert len({s.split(":")[1] for s in setup.network.link_source.values()}) == 12
     technologies = {s.split(": ")[1].split("-")[0] for s in setup.network.link_source.values()}

@@ -11,7 +11,9 @@ from testbed.experiment.preflight import TDF_STEPS, Capacity, Demand, compare, d
 from testbed.experiment.setup import run_setup
 
 MACHINE = Capacity((10e9, 10e9), PacketCost(50e-6, 20e-6), 8e9)
-LIGHT = Demand(flops=1e9, fastest=1e9, messages=10, packets=100, peak_packets=1000, workers=4, memory_bytes=1e9, declared=True)
+LIGHT = Demand(
+    flops=1e9, fastest=1e9, messages=10, packets=100, peak_packets=1000, workers=4, memory_bytes=1e9, declared=True
+)
 
 
 def test_a_light_experiment_fits():
@@ -59,7 +61,9 @@ def test_other_programs_count():
     assert "other programs keep 1.5 of 2 cores busy" in compare(heavy, beside, 1.0).problems[-1]
 
 
-@pytest.mark.parametrize(("need", "tdf"), [(0.2, 1), (1.0, 1), (1.01, 1.2), (8.1, 10), (10.5, 12), (75, 80), (130, 150)])
+@pytest.mark.parametrize(
+    ("need", "tdf"), [(0.2, 1), (1.0, 1), (1.01, 1.2), (8.1, 10), (10.5, 12), (75, 80), (130, 150)]
+)
 def test_round_numbers(need, tdf):
     assert round_up(need) == pytest.approx(tdf)
 

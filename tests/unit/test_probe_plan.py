@@ -48,8 +48,10 @@ def measured(monkeypatch, fraction):
     def fake(hosts, expected, rates, direction, seconds, tdf, tcp_tdf):
         if direction == "down":
             groups.append(list(rates))
-        return {h: probes.ProbeResult(h, f"rate_{direction}", bps, bps * fraction(h, rates), 1.0)
-                for h, bps in rates.items()}
+        return {
+            h: probes.ProbeResult(h, f"rate_{direction}", bps, bps * fraction(h, rates), 1.0)
+            for h, bps in rates.items()
+        }
 
     monkeypatch.setattr(probes, "_probe_rates", fake)
     monkeypatch.setattr(probes, "_probe_rtts", lambda *_: [])

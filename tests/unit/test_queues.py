@@ -16,7 +16,8 @@ from testbed.errors import CapabilityError, InputError
 def test_the_buffer_limits_every_queue():
     assert queue_options(shape(20e6, 0.1)) == "bfifo limit 261396b"
     assert queue_options(shape(20e6, 0.1, queue="fq_codel")) == (
-        "fq_codel limit 173 target 5000us interval 100000us quantum 1514")
+        "fq_codel limit 173 target 5000us interval 100000us quantum 1514"
+    )
     assert queue_options(shape(20e6, 0.1, queue="cake")) == "cake unlimited besteffort rtt 100000us memlimit 522792b"
 
 

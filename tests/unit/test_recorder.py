@@ -22,12 +22,8 @@ def _event(i, **fields):
 def test_what_is_appended_is_read_back_from_either_file(tmp_path):
     with EventRecorder(tmp_path) as recorder:
         recorder.append({"t": 0, "node": "testbed", "event": "plan", "devices": ["h1", "h2"], "note": None})
-        recorder.append(
-            {"t": 1.5, "node": "server", "event": "step", "loss": float("nan"), "devices": 2, "step": 0}
-        )
-        recorder.append(
-            {"t": 2, "node": "server", "event": "step", "loss": float("inf"), "step": np.int64(1)}
-        )
+        recorder.append({"t": 1.5, "node": "server", "event": "step", "loss": float("nan"), "devices": 2, "step": 0})
+        recorder.append({"t": 2, "node": "server", "event": "step", "loss": float("inf"), "step": np.int64(1)})
         recorder.append({"t": 2, "node": "ünï\n", "event": "mine", "own": {"a": [1, None]}, "peer": "1"})
     from_parquet = read_events(tmp_path)
     (tmp_path / "events.parquet").unlink()
@@ -154,9 +150,7 @@ def test_no_space_says_what_to_do(tmp_path, monkeypatch):
 
 
 def test_numbers_are_numbers_and_names_are_text():
-    table = frame(
-        [{"t": 0, "node": 1, "event": "churn", "late": None}, {"t": 1, "node": "h", "event": "x", "late": 2}]
-    )
+    table = frame([{"t": 0, "node": 1, "event": "churn", "late": None}, {"t": 1, "node": "h", "event": "x", "late": 2}])
     assert table["node"].tolist() == ["1", "h"]
     assert table["late"].dtype == float
     assert select(table, "churn")["late"].isna().all()

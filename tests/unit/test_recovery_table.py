@@ -67,7 +67,9 @@ def test_table_with_intervals(tmp_path):
     assert found.extra_s.mean == pytest.approx(2.5)
     assert found.extra_s.half_width == pytest.approx(4.3027 * 0.5 / 3**0.5, rel=1e-3)  # t with 2 degrees of freedom
     text = markdown([found])
-    assert "| ring | 1 | 2.00 ± 0.00 s | 4.50 ± 1.24 s | 2.50 ± 1.24 s | 1.00 ± 0.00 s | 1.50 ± 1.24 s | 0 | 3 |" in text
+    assert (
+        "| ring | 1 | 2.00 ± 0.00 s | 4.50 ± 1.24 s | 2.50 ± 1.24 s | 1.00 ± 0.00 s | 1.50 ± 1.24 s | 0 | 3 |" in text
+    )
 
 
 def test_no_departure_is_an_error(tmp_path):

@@ -77,7 +77,10 @@ def test_every_batch_is_applied_links_first_and_reported_after():
     assert [kind for kind, _ in target.calls] == ["links", "delays"] * 2
     assert target.calls[2][1] == plan.batches[1].links
     assert [(n, t, home, state) for n, t, home, state, _ in steps] == [
-        (2, 0.01, "a", B), (4, 0.02, "a", C), (4, 0.02, "b", B)]
+        (2, 0.01, "a", B),
+        (4, 0.02, "a", C),
+        (4, 0.02, "b", B),
+    ]
     assert len(replayer.lateness_s) == 2
     assert all(late >= 0 for late in replayer.lateness_s)
     assert steps[0][4] == replayer.lateness_s[0]

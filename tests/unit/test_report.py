@@ -114,14 +114,7 @@ def test_it_opens_offline(good):
 def test_the_figures_are_there_as_png(good):
     path, _, _ = good
     figures = {p.name: p.read_bytes() for p in path.glob("*.png")}
-    assert set(figures) == {
-        "loss.png",
-        "step_times.png",
-        "timeline.png",
-        "step.png",
-        "links.png",
-        "bytes.png",
-    }
+    assert set(figures) == {"loss.png", "step_times.png", "timeline.png", "step.png", "links.png", "bytes.png"}
     assert all(data.startswith(b"\x89PNG") and len(data) > 5000 for data in figures.values())
 
 
@@ -234,9 +227,7 @@ def test_one_step(tmp_path):
 
 def test_losses_that_are_huge_or_no_numbers(tmp_path):
     s = Synthetic(homes=2, steps=2, micro_batches=2, churn=())
-    extra = [
-        _step(10 + i, loss, 100.0 + i) for i, loss in enumerate([1e30, -1.0, float("inf"), float("nan")])
-    ]
+    extra = [_step(10 + i, loss, 100.0 + i) for i, loss in enumerate([1e30, -1.0, float("inf"), float("nan")])]
     path = write_run(tmp_path, s, extra=extra)
     html, shown = _report(path)
     assert "not a finite number" in html
@@ -385,15 +376,7 @@ def test_a_negative_cost_of_a_loss_is_explained(good):
 
 
 def _churned(t, action, node="h1"):
-    return {
-        "t": t,
-        "node": node,
-        "event": "churn",
-        "action": action,
-        "mode": "kill",
-        "cause": "trace",
-        "late": 0.0,
-    }
+    return {"t": t, "node": node, "event": "churn", "action": action, "mode": "kill", "cause": "trace", "late": 0.0}
 
 
 def _recovery(kind, start, end, peer="h1", detected=1.0):

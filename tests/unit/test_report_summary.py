@@ -42,22 +42,13 @@ def test_a_negative_cost_of_a_failure_is_explained(run, costs, said):
 
 def test_message_bytes_balance(run):
     s = summarize(run)
-    assert sum(s.bytes_down.values()) <= sum(
-        s.bytes_up.values()
-    )  # what was lost on the way was sent, not received
+    assert sum(s.bytes_down.values()) <= sum(s.bytes_up.values())  # what was lost on the way was sent, not received
     assert s.server_egress_bytes == s.bytes_up["server"] > 0
     assert s.server_ingress_bytes == s.bytes_down["server"] > 0
 
 
 def test_without_messages_the_links_counters_stand_in(tmp_path):
-    counter = {
-        "t": 1.0,
-        "node": "h1",
-        "event": "throughput",
-        "direction": "up",
-        "bytes": 1514.0,
-        "seconds": 1.0,
-    }
+    counter = {"t": 1.0, "node": "h1", "event": "throughput", "direction": "up", "bytes": 1514.0, "seconds": 1.0}
     s = summarize(write_run(tmp_path, SMALL, keep=lambda e: False, extra=[counter]))
     assert s.bytes_up == {"h1": pytest.approx(1448)}
 
@@ -117,9 +108,7 @@ def test_one_run_has_no_interval_and_says_so(run):
 
 def test_repeats_with_bad_runs_say_which_verdicts(run):
     base = summarize(run)
-    bad = dataclasses.replace(
-        base, verdict="INVALID", final_loss=math.nan, step_time_median_s=None, recovery_s=[]
-    )
+    bad = dataclasses.replace(base, verdict="INVALID", final_loss=math.nan, step_time_median_s=None, recovery_s=[])
     r = summarize_repeats([base, bad, base])
     assert r.final_loss.n == 2
     assert r.recovery_s.n == 2

@@ -18,9 +18,7 @@ def trace():
 
 
 def _named(trace, kind):
-    return {
-        (e["pid"], e.get("tid")): e["args"]["name"] for e in trace if e["ph"] == "M" and e["name"] == kind
-    }
+    return {(e["pid"], e.get("tid")): e["args"]["name"] for e in trace if e["ph"] == "M" and e["name"] == kind}
 
 
 def test_a_process_a_device_with_its_tracks(trace):
@@ -42,9 +40,7 @@ def test_slices_of_a_track_do_not_overlap(trace):
     assert len(tracks) > 12
     for slices in tracks.values():
         slices.sort()
-        assert all(
-            a[1] <= b[0] + 0.01 for a, b in zip(slices, slices[1:])
-        )  # times are rounded to nanoseconds
+        assert all(a[1] <= b[0] + 0.01 for a, b in zip(slices, slices[1:]))  # times are rounded to nanoseconds
 
 
 def test_every_computation_and_message_is_there_once(trace):
@@ -57,9 +53,7 @@ def test_every_computation_and_message_is_there_once(trace):
         kinds[e["event"]] += 1
     assert count["compute"] == kinds["compute"]
     assert count["network down"] == kinds["transfer"]
-    assert (
-        count["network up"] == kinds["send"]
-    )  # those that arrived until their last byte, the others as sent
+    assert count["network up"] == kinds["send"]  # those that arrived until their last byte, the others as sent
     assert count["steps"] == kinds["step"]
     offline = [e for e in trace if e["ph"] == "X" and e["name"].startswith("offline")]
     assert [round(e["dur"] / 1e6, 3) for e in offline] == [6.0]

@@ -25,8 +25,20 @@ def _run(tmp_path, name, *, overrides=(), losses=(5.0, 4.0), trace=None):
     folder.write_plan(setup.plan)
     folder.write_manifest(**manifest_now(setup))
     for i, loss in enumerate(losses):
-        folder.recorder.append({"t": i + 1.0, "node": "server", "event": "step", "step": i, "loss": loss,
-                                "start": float(i), "end": i + 1.0, "samples": 8, "attempt": 0, "devices": 3})
+        folder.recorder.append(
+            {
+                "t": i + 1.0,
+                "node": "server",
+                "event": "step",
+                "step": i,
+                "loss": loss,
+                "start": float(i),
+                "end": i + 1.0,
+                "samples": 8,
+                "attempt": 0,
+                "devices": 3,
+            }
+        )
     folder.finish()
     return RunFolder.open(folder.path)
 
@@ -70,8 +82,9 @@ def test_a_folder_without_its_experiment_is_refused(tmp_path):
         rerunning.setup_again(folder)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("name: [", "experiment.yaml line 1: is not valid YAML"), ("", "experiment.yaml: is empty")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("name: [", "experiment.yaml line 1: is not valid YAML"), ("", "experiment.yaml: is empty")]
+)
 def test_a_folder_whose_experiment_is_damaged_is_refused(tmp_path, text, message):
     folder = _run(tmp_path, "a")
     (folder.path / "experiment.yaml").write_text(text)

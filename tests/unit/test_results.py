@@ -138,11 +138,29 @@ def made_up(**cleave):
         for i, point in enumerate(question.points):
             own = point.strategy == "cleave"
             n = float(point.value) if question.numeric else 32.0
-            metrics = {"step_time_s": 10.0 if own else 50.0, "recovery_s": 0.5 if own else 100.0, "idle_fraction": 0.95,
-                       "detection_s": 1.0, "device_down_bytes": 1e9 / n, "device_up_bytes": 1e8 / n,
-                       "server_egress_bytes": 1e9 * n**0.5, "tokens_per_s": 1.0 + i}
-            answers.append(Answer(point.question, point.strategy, point.value, "ok", None,
-                                  {**metrics, **(cleave if own else {})}, 0.1, 0.1, 1))
+            metrics = {
+                "step_time_s": 10.0 if own else 50.0,
+                "recovery_s": 0.5 if own else 100.0,
+                "idle_fraction": 0.95,
+                "detection_s": 1.0,
+                "device_down_bytes": 1e9 / n,
+                "device_up_bytes": 1e8 / n,
+                "server_egress_bytes": 1e9 * n**0.5,
+                "tokens_per_s": 1.0 + i,
+            }
+            answers.append(
+                Answer(
+                    point.question,
+                    point.strategy,
+                    point.value,
+                    "ok",
+                    None,
+                    {**metrics, **(cleave if own else {})},
+                    0.1,
+                    0.1,
+                    1,
+                )
+            )
     return questions, answers
 
 
@@ -163,8 +181,12 @@ def test_claims_follow_the_numbers():
 
 def test_what_does_not_fit_is_said_with_its_number():
     questions, answers = made_up()
-    answers = [replace(a, status="does-not-fit", message="needs 5.6 GB, has 4 GB", metrics={})
-               if (a.question, a.strategy) == ("model-size", "1f1b") else a for a in answers]
+    answers = [
+        replace(a, status="does-not-fit", message="needs 5.6 GB, has 4 GB", metrics={})
+        if (a.question, a.strategy) == ("model-size", "1f1b")
+        else a
+        for a in answers
+    ]
     page = markdown(results_of(questions, answers))
     assert page.count("memory: needs 5.6 GB, has 4 GB") == 4
     assert "could not run at all for want of memory: model-size opt-125m (pipeline, 1f1b)" in page
@@ -194,8 +216,13 @@ def test_answers_survive_their_file():
 
 
 def test_memory_messages():
-    assert memory_text("device 'h1', memory: its stage needs 5,600,000,000 bytes (5.6 GB), but it has 4,294,967,296 bytes "
-                       "(4.29 GB): stage 1") == "needs 5.6 GB, has 4.29 GB"
+    assert (
+        memory_text(
+            "device 'h1', memory: its stage needs 5,600,000,000 bytes (5.6 GB), but it has 4,294,967,296 bytes "
+            "(4.29 GB): stage 1"
+        )
+        == "needs 5.6 GB, has 4.29 GB"
+    )
     assert memory_text("h58 needed 1.1 GB for tensors, more than its 1.07 GB of memory") == "needs 1.1 GB, has 1.07 GB"
     assert memory_text("training.stages: 9 stages") is None
 

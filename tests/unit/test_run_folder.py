@@ -70,9 +70,7 @@ def test_every_file_of_the_contract_is_written(run):
 
 def test_a_plan_is_written_whatever_it_holds(tmp_path):
     device = Device("h1", 1e9, 10, Link(1.0, float("inf")))
-    plan = Plan(
-        "x", ModelSpec(), TrainingSpec(), Cluster(device, (device,)), data={"path": Path("/a"), "set": {2, 1}}
-    )
+    plan = Plan("x", ModelSpec(), TrainingSpec(), Cluster(device, (device,)), data={"path": Path("/a"), "set": {2, 1}})
     folder = RunFolder.create(tmp_path, "plan")
     folder.write_plan(plan)
     assert folder.plan()["data"] == {"path": "/a", "set": [1, 2]}
@@ -155,9 +153,7 @@ def test_no_timeline_when_the_experiment_wants_none(tmp_path):
     assert (folder.path / "steps.csv").exists()
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(28, "No space left"), (13, "Permission denied"), (30, "Read-only")]
-)
+@pytest.mark.parametrize(("number", "text"), [(28, "No space left"), (13, "Permission denied"), (30, "Read-only")])
 def test_a_folder_that_can_not_be_written_says_why(tmp_path, monkeypatch, number, text):
     folder = RunFolder.create(tmp_path, "x")
 
@@ -188,7 +184,9 @@ def test_a_nearly_full_disk_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("key", "value"), [("status", ["complete"]), ("name", 5), ("experiment", "x"), ("process", [])])
+@pytest.mark.parametrize(
+    ("key", "value"), [("status", ["complete"]), ("name", 5), ("experiment", "x"), ("process", [])]
+)
 def test_a_manifest_of_other_types_is_refused(tmp_path, key, value):
     (tmp_path / "manifest.json").write_text(json.dumps({"name": "a", "status": "complete", key: value}))
     with pytest.raises(InputError, match=f"manifest.json, {key}: .*expected"):

@@ -4,16 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.schedules import (
-    SCHEDULES,
-    Hop,
-    Instruction,
-    Op,
-    StageTimes,
-    in_flight_bound,
-    peak_in_flight,
-    time_step,
-)
+from runners.schedules import SCHEDULES, Hop, Instruction, Op, StageTimes, in_flight_bound, peak_in_flight, time_step
 
 shapes = {"stages": st.integers(1, 7), "micro_batches": st.integers(1, 9), "recompute": st.booleans()}
 names = st.sampled_from(sorted(SCHEDULES))
@@ -24,9 +15,7 @@ def programs(name, stages, micro_batches, recompute=False):
 
 
 @given(name=names, **shapes)
-def test_each_micro_batch_goes_once_each_way_and_the_update_comes_last(
-    name, stages, micro_batches, recompute
-):
+def test_each_micro_batch_goes_once_each_way_and_the_update_comes_last(name, stages, micro_batches, recompute):
     for p, program in enumerate(programs(name, stages, micro_batches, recompute)):
         assert program[-1] == Instruction(Op.UPDATE)
         order = {op: [i.micro_batch for i in program if i.op is op] for op in Op}

@@ -47,8 +47,10 @@ def test_nothing_goes_into_the_root_namespace():
 
 def test_first_made_then_shaped_then_addressed():
     lines = plan_commands(*star(1), NetworkSettings())
-    order = [next(i for i, line in enumerate(lines) if mark in line)
-             for mark in ("netns add", "link add", "fdb replace", "qdisc add", "addr add", "neigh replace")]
+    order = [
+        next(i for i, line in enumerate(lines) if mark in line)
+        for mark in ("netns add", "link add", "fdb replace", "qdisc add", "addr add", "neigh replace")
+    ]
     assert order == sorted(order)
 
 

@@ -20,8 +20,11 @@ def simulation(runner, devices=3, *, up=8e6, down=80e6, delay=0.01, memory=1 << 
     server = PortSettings(1e9, 1e9, 0.001, 0.001)
     link = Link(up, down, delay, delay)
     names = [f"home{i}" for i in range(devices)]
-    cluster = Cluster(Device(SERVER, 1e10, 1 << 40, Link(1e9, 1e9, 0.001, 0.001)),
-                      tuple(Device(n, 1e9, memory, link) for n in names), shared)
+    cluster = Cluster(
+        Device(SERVER, 1e10, 1 << 40, Link(1e9, 1e9, 0.001, 0.001)),
+        tuple(Device(n, 1e9, memory, link) for n in names),
+        shared,
+    )
     state = LinkState(down, up, 2 * delay)
     links = {SERVER: [PortChange(0.0, server, state)], **{n: [PortChange(0.0, port, state)] for n in names}}
     for at, name, up, down in changes:
@@ -84,7 +87,9 @@ def test_a_message_takes_its_bytes_over_the_rate_and_computation_its_flops_over_
     assert passed == pytest.approx(MB * 1514 / 1448, rel=0.01)
 
 
-@pytest.mark.parametrize("meta", [{}, {"i": 70_000, "part": [1, (2, 3.5)], "none": None}, {str(k): k for k in range(20)}])
+@pytest.mark.parametrize(
+    "meta", [{}, {"i": 70_000, "part": [1, (2, 3.5)], "none": None}, {str(k): k for k in range(20)}]
+)
 def test_a_simulated_message_has_the_bytes_and_the_meta_of_one_on_the_wire(meta):
     def header():
         return wire.Header("server", 1, 2, 300, 70_000, "task", 1.5, [("float32", [3, 400])], meta)

@@ -21,7 +21,9 @@ rates = st.sampled_from([0.5, 1.0, 2.0, 3.0, 7.5, 10.0])
 def networks(draw):
     links = list(range(draw(st.integers(1, 5))))
     capacity = {link: draw(rates) for link in links}
-    paths = draw(st.lists(st.lists(st.sampled_from(links), min_size=1, max_size=3, unique=True), min_size=1, max_size=7))
+    paths = draw(
+        st.lists(st.lists(st.sampled_from(links), min_size=1, max_size=3, unique=True), min_size=1, max_size=7)
+    )
     limits = draw(st.lists(st.one_of(st.just(float("inf")), rates), min_size=len(paths), max_size=len(paths)))
     return paths, capacity, limits
 

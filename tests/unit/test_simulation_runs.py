@@ -78,12 +78,15 @@ def test_time_does_not_depend_on_whether_tensors_have_data(tmp_path):
     assert times[0] == pytest.approx(times[1], rel=0.01)
 
 
-@pytest.mark.parametrize(("arguments", "text"), [
-    (["--runner", "pipline"], "did you mean 'pipeline'?"),
-    (["--set", "simulation.tensors=metal"], "expected 'meta' or 'real'"),
-    (["--set", "simulation.detail=3"], "did you mean 'details'?"),
-    (["--set", "topology.homes=0"], "0 homes"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--runner", "pipline"], "did you mean 'pipeline'?"),
+        (["--set", "simulation.tensors=metal"], "expected 'meta' or 'real'"),
+        (["--set", "simulation.detail=3"], "did you mean 'details'?"),
+        (["--set", "topology.homes=0"], "0 homes"),
+    ],
+)
 def test_bad_input_is_found_before_anything_starts(tmp_path, arguments, text):
     with pytest.raises(InputError) as error:
         simulate(tmp_path / "runs", *arguments)
@@ -94,14 +97,18 @@ def test_bad_input_is_found_before_anything_starts(tmp_path, arguments, text):
 
 def test_a_sweep_is_a_simulation_for_each_entry_and_a_comparison(tmp_path):
     entries = "sweep=[{training.stages: 2}, {training.stages: 1, engine: emulation, simulation.tensors: meta}]"
-    result = CliRunner().invoke(cli, ["simulate", "smoke", "--out", str(tmp_path), "--set", entries, "--tensors", "real"],
-                                catch_exceptions=False)
+    result = CliRunner().invoke(
+        cli,
+        ["simulate", "smoke", "--out", str(tmp_path), "--set", entries, "--tensors", "real"],
+        catch_exceptions=False,
+    )
     assert result.exit_code == 0, result.output
     assert "run 2 of 2: training.stages=1" in result.output
     runs = sorted((RunFolder.open(p) for p in tmp_path.iterdir() if p.is_dir()), key=lambda r: r.path.name)
     assert [r.manifest["experiment"]["training"]["stages"] for r in runs] == [2, 1]
     assert {(r.manifest["engine"], r.manifest["experiment"]["simulation"]["tensors"]) for r in runs} == {
-        ("simulation", "real")}  # what the command says holds for every entry
+        ("simulation", "real")
+    }  # what the command says holds for every entry
     assert not any(r.manifest["experiment"]["sweep"] for r in runs)
     assert len(list(tmp_path.glob("*-sweep.html"))) == 1
 

@@ -56,8 +56,9 @@ def test_run_ids_differ(directory, monkeypatch):
 
 def test_many_threads_record_at_once():
     run = RunState.create()
-    threads = [threading.Thread(target=lambda i=i: [run.record("path", f"/p/{i}/{k}") for k in range(20)])
-               for i in range(8)]
+    threads = [
+        threading.Thread(target=lambda i=i: [run.record("path", f"/p/{i}/{k}") for k in range(20)]) for i in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -27,14 +27,7 @@ def _counts(events):
 
 
 def test_the_last_attempt_counts():
-    events = [
-        _step(0, 0, 1),
-        _step(1, 1, 2),
-        _step(2, 2, 3),
-        _step(1, 5, 6, 2),
-        _step(2, 6, 7, 2),
-        _step(3, 7, 8),
-    ]
+    events = [_step(0, 0, 1), _step(1, 1, 2), _step(2, 2, 3), _step(1, 5, 6, 2), _step(2, 6, 7, 2), _step(3, 7, 8)]
     assert _counts(events) == [(0, 1), (1, 2), (2, 2), (3, 1)]
     assert counted_steps(frame(events))["start_s"].tolist() == [0, 5, 6, 7]
 
@@ -111,22 +104,25 @@ def test_the_cost_of_a_failure_has_everything_in_it_but_the_checkpoint_before():
 
 
 def test_the_loss_of_the_slowest_device_can_cost_less_than_nothing():
-    lost = {"t": 41, "node": "server", "event": "recovery", "kind": "replan", "peer": "h1", "detected": 1, "start": 40.5,
-            "restored": 41, "end": 43, "step": 2, "lost_steps": 0}
+    lost = {
+        "t": 41,
+        "node": "server",
+        "event": "recovery",
+        "kind": "replan",
+        "peer": "h1",
+        "detected": 1,
+        "start": 40.5,
+        "restored": 41,
+        "end": 43,
+        "step": 2,
+        "lost_steps": 0,
+    }
     events = [_step(0, 0, 20), _step(1, 20, 40), lost, _step(2, 40, 43, 2), _step(3, 43, 45)]
     assert recoveries(frame(events)).iloc[0]["extra_s"] == (43 - 40) - 20
 
 
 def test_a_recovery_that_the_run_did_not_get_past_has_no_cost():
-    recovery = {
-        "t": 9,
-        "node": "server",
-        "event": "recovery",
-        "kind": "wait",
-        "start": 7,
-        "end": 9,
-        "lost_steps": 0,
-    }
+    recovery = {"t": 9, "node": "server", "event": "recovery", "kind": "wait", "start": 7, "end": 9, "lost_steps": 0}
     row = recoveries(frame([_step(0, 0, 2), recovery])).iloc[0]
     assert np.isnan(row["extra_s"])
     assert row["recovery_s"] == 2

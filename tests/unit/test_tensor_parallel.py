@@ -29,7 +29,9 @@ def trained(homes, faults=lambda engine: None, *, steps=12, batch=8, model=MODEL
     return train(TensorParallelRunner, homes, model, training, faults, absent=absent)
 
 
-@pytest.mark.parametrize(("devices", "all_reduce"), [(1, "direct"), (2, "direct"), (5, "direct"), (5, "ring"), (16, "ring"), (16, "direct")])
+@pytest.mark.parametrize(
+    ("devices", "all_reduce"), [(1, "direct"), (2, "direct"), (5, "direct"), (5, "ring"), (16, "ring"), (16, "direct")]
+)
 def test_losses_of_one_device(devices, all_reduce):
     model = replace(MODEL, layers=1) if devices == 16 else MODEL  # some 16 (16 - 1) messages an all-reduce
     plan, events = trained(uneven(devices), steps=20, model=model, micro_batches=1, all_reduce=all_reduce)
@@ -180,7 +182,9 @@ def test_without_data_at_real_size(monkeypatch):
     assert of(events, "recovery")
 
 
-@pytest.mark.parametrize("model", [MODEL, LLAMA, replace(MODEL, d_ff=300, vocabulary=1000)], ids=["gpt", "llama", "large"])
+@pytest.mark.parametrize(
+    "model", [MODEL, LLAMA, replace(MODEL, d_ff=300, vocabulary=1000)], ids=["gpt", "llama", "large"]
+)
 def test_units_are_the_whole_state_and_go_anywhere(model):
     pieces = Pieces(model)
     assert sum(pieces.unit_parameters(u) for u in range(pieces.units)) == model_parameters(model)

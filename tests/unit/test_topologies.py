@@ -50,8 +50,10 @@ def test_values_are_read_in_si_units_and_defaults_filled_in(load):
 
 def test_neighbourhoods_may_count_the_homes_that_are_free(load):
     link = "uplink: 50 Mbit/s, downlink: 200 Mbit/s"
-    topology = load(f"kind: two-level\nhomes: 5\nneighbourhoods:\n  - {{name: n, homes: [h2], {link}}}\n"
-                    f"  - {{name: m, homes: 3, {link}}}\n")
+    topology = load(
+        f"kind: two-level\nhomes: 5\nneighbourhoods:\n  - {{name: n, homes: [h2], {link}}}\n"
+        f"  - {{name: m, homes: 3, {link}}}\n"
+    )
     assert [link.members for link in topology.shared_links] == [("h2",), ("h1", "h3", "h4")]
 
 

@@ -77,15 +77,7 @@ def test_convert_leaves_personal_data_behind(tmp_path):
         out = tmp_path / "out.csv"
         result = run("convert", LINKS / name, "--out", out)
         text = out.read_text()
-        for secret in (
-            "192.0.2",
-            "198.51.100",
-            "53.8",
-            "40.87763",
-            "speedtest.net",
-            "0313102310203123",
-            "Bytemark",
-        ):
+        for secret in ("192.0.2", "198.51.100", "53.8", "40.87763", "speedtest.net", "0313102310203123", "Bytemark"):
             assert secret not in text
         assert "left behind" in result.output
     assert len(read_links(out)) == 2
@@ -109,10 +101,7 @@ def test_strict_and_bad_options(tmp_path):
         (["generate", "links", "--preset", "cable=0"], "expected NAME=HOMES"),
         (["generate", "links", "--step", "2h", "--duration", "1h"], "at most the duration"),
         (["sample", LINKS / "testbed.csv", "--homes", "9"], "9 asked for; the file holds 2"),
-        (
-            ["inspect", LINKS / "ookla.json", LINKS.parent / "availability" / "events.csv"],
-            "name files of one kind",
-        ),
+        (["inspect", LINKS / "ookla.json", LINKS.parent / "availability" / "events.csv"], "name files of one kind"),
     ):
         result = run(*args, fails=True)
         assert isinstance(result.exception, InputError), args
@@ -135,18 +124,7 @@ def test_sample_splice_scale(tmp_path):
 
 
 def test_generate_availability(tmp_path):
-    run(
-        "generate",
-        "availability",
-        "--preset",
-        "evening",
-        "--devices",
-        5,
-        "--days",
-        2,
-        "--out",
-        tmp_path / "e.csv",
-    )
+    run("generate", "availability", "--preset", "evening", "--devices", 5, "--days", 2, "--out", tmp_path / "e.csv")
     devices = read_availability(tmp_path / "e.csv", strict=True)
     assert len(devices) == 5
     assert devices["evening-01"].span_s == 2 * 86400

@@ -54,16 +54,7 @@ EXACT = {
         None,
         None,
     ),
-    "ookla.json": (
-        "ookla-json",
-        "ookla",
-        [0],
-        [12005673 * 8],
-        [1319556 * 8],
-        [0.011622],
-        [0.000524],
-        [0.0078125],
-    ),
+    "ookla.json": ("ookla-json", "ookla", [0], [12005673 * 8], [1319556 * 8], [0.011622], [0.000524], [0.0078125]),
     "ookla.jsonl": (
         "ookla-json",
         "ookla",
@@ -147,46 +138,10 @@ EXACT = {
         [0.00125, 0.00175],
         None,
     ),
-    "librespeed.json": (
-        "librespeed-json",
-        "librespeed",
-        [0],
-        [94.51e6],
-        [38.88e6],
-        [0.01355],
-        [0.00125],
-        None,
-    ),
-    "iperf3.json": (
-        "iperf3-json",
-        "iperf3",
-        [0, 1, 2],
-        None,
-        [10e6, 8e6, 8e3],
-        [0.0205, 0.031, 0.031],
-        None,
-        None,
-    ),
-    "iperf3-udp.json": (
-        "iperf3-json",
-        "iperf3-udp",
-        [0, 1],
-        [1e6, 2e6],
-        None,
-        None,
-        [0.0005, 0.00025],
-        [0.01, 0.02],
-    ),
-    "ndt7.json": (
-        "ndt7",
-        "ndt7",
-        [0],
-        [93.907644425550366e6],
-        [18.5534954544473233e6],
-        [0.010583],
-        None,
-        [0.00129],
-    ),
+    "librespeed.json": ("librespeed-json", "librespeed", [0], [94.51e6], [38.88e6], [0.01355], [0.00125], None),
+    "iperf3.json": ("iperf3-json", "iperf3", [0, 1, 2], None, [10e6, 8e6, 8e3], [0.0205, 0.031, 0.031], None, None),
+    "iperf3-udp.json": ("iperf3-json", "iperf3-udp", [0, 1], [1e6, 2e6], None, None, [0.0005, 0.00025], [0.01, 0.02]),
+    "ndt7.json": ("ndt7", "ndt7", [0], [93.907644425550366e6], [18.5534954544473233e6], [0.010583], None, [0.00129]),
     "ndt7-new.json": ("ndt7", "ndt7-new", [0], [393.5e6], [38.25e6], [0.00825], None, [0.005]),
     "ndt7-server.json": ("ndt7", "ndt7-server", [0], [10e6], None, [0.015], None, [0.005]),
     "unified_downloads.csv": (
@@ -203,16 +158,7 @@ EXACT = {
     "tiles.csv": ("ookla-tiles", "tile-00001", [0], [470.368e6], [19.789e6], [0.011], None, None),
     "link.down": ("mahimahi", "link", [0, 1], [144e3, 48e3], [36e3, 12e3], None, None, None),
     "link.up": ("mahimahi", "link", [0, 1], [144e3, 48e3], [36e3, 12e3], None, None, None),
-    "pensieve": (
-        "pensieve",
-        "pensieve",
-        [0, 1.5, 3, 4.5],
-        [2.5e6, 0.75e6, 8e3, 1.25e6],
-        None,
-        None,
-        None,
-        None,
-    ),
+    "pensieve": ("pensieve", "pensieve", [0, 1.5, 3, 4.5], [2.5e6, 0.75e6, 8e3, 1.25e6], None, None, None, None),
     "oboe.txt": ("oboe", "oboe", [0, 0.459, 0.935], [3.1685e6, 2e6, 3.18325e6], None, None, None, None),
     "generic.csv": ("table", "generic", [0, 3600], [100e6, 90e6], [8e6, 7.2e6], [0.020, 0.025], None, None),
     "simple.log": (
@@ -382,14 +328,8 @@ def test_speedtest_cli_results_as_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "state"),
     [
-        (
-            ("time=1", "download=2:Mbps", "upload=3:kbit/s", "rtt=4:us", "loss=5:%"),
-            (50e6, 800e3, 0.02, 0.0, 0.01),
-        ),
-        (
-            ("time=1", "download=2:MB/s", "upload=3:kB/s", "rtt=4:us", "jitter=5:ms"),
-            (400e6, 6.4e6, 0.02, 0.001, 0.0),
-        ),
+        (("time=1", "download=2:Mbps", "upload=3:kbit/s", "rtt=4:us", "loss=5:%"), (50e6, 800e3, 0.02, 0.0, 0.01)),
+        (("time=1", "download=2:MB/s", "upload=3:kB/s", "rtt=4:us", "jitter=5:ms"), (400e6, 6.4e6, 0.02, 0.001, 0.0)),
     ],
 )
 def test_map_of_columns(tmp_path, columns, state):
@@ -514,9 +454,7 @@ def test_rates_of_unknown_unit_are_refused_where_two_fit(tmp_path):
 
 
 def test_rates_of_unknown_unit_are_told_with_a_warning(tmp_path):
-    (tmp_path / "x.csv").write_text(
-        "timestamp,download,upload\n2024-01-01 00:00:00,90,9\n2024-01-01 01:00:00,80,8\n"
-    )
+    (tmp_path / "x.csv").write_text("timestamp,download,upload\n2024-01-01 00:00:00,90,9\n2024-01-01 01:00:00,80,8\n")
     report = Report()
     assert read_links(tmp_path / "x.csv", report=report)["x"].at(0).down_bps == 90e6
     assert any("'download' is not stated: read as Mbit/s" in w for w in report.warnings)
@@ -526,38 +464,22 @@ def test_rates_of_unknown_unit_are_told_with_a_warning(tmp_path):
 
 # file -> (format, device -> intervals, span)
 INTERVALS = {
-    "testbed.csv": (
-        "testbed-availability",
-        {"a": [[0, 3600], [7200, 10800]], "b": [[100, 200.5]], "never": []},
-        86400,
-    ),
+    "testbed.csv": ("testbed-availability", {"a": [[0, 3600], [7200, 10800]], "b": [[100, 200.5]], "never": []}, 86400),
     "unix.csv": ("testbed-availability", {"unix": [[0, 5921], [6398, 23048]]}, 23048),
     "outages.csv": ("testbed-availability", {"home1": [[600, 1200]]}, 1800),
     "events.csv": ("events", {"a": [[0, 20], [50, 100]], "b": [[0, 10], [60, 100]]}, 100),
     "preemptions.csv": ("events", {"node1": [[0, 60], [120, 180]], "node2": [[0, 180]]}, 180),  # ms
     "preemptions.jsonl": ("events-json", {"node-0": [[0, 180]], "node-1": [[0, 120]]}, 180),
     "status.csv": ("events", {"host1": [[0, 480], [720, 960], [8040, 8520]]}, 8520),
-    "counts.txt": (
-        "node-counts",
-        {"node-1": [[0, 240]], "node-2": [[0, 120], [180, 240]], "node-3": [[60, 120]]},
-        240,
-    ),
+    "counts.txt": ("node-counts", {"node-1": [[0, 240]], "node-2": [[0, 120], [180, 240]], "node-3": [[60, 120]]}, 240),
     "counts-hours.csv": ("node-counts", {"node-1": [[108, 5292]], "node-2": [[108, 1800]]}, 5292),
     "counts-ms.csv": ("node-counts", {"node-1": [[0, 240]], "node-2": [[0, 60], [120, 240]]}, 240),
     "spot.json": ("spot-trace", {"spot": [[300, 900], [1200, 1500]]}, 1500),
-    "spot-counts.json": (
-        "spot-trace",
-        {"node-1": [[0, 900]], "node-2": [[0, 600]], "node-3": [[300, 600]]},
-        1200,
-    ),
+    "spot-counts.json": ("spot-trace", {"node-1": [[0, 900]], "node-2": [[0, 600]], "node-3": [[300, 600]]}, 1200),
     "fedscale.csv": ("fedscale-csv", {"7": [[0, 300], [600, 900]]}, 1000),
     "flash.json": ("flash", {"17": [[1800, 5400], [7200, 9000]], "18": []}, 10800),
     "stunner.log": ("stunner", {"dev-1": [[0, 1200], [2400, 3000]]}, 3000),
-    "event_trace.tab": (
-        "failure-trace-archive",
-        {"node-655": [[150900, 154500]], "node-656": [[0, 150900]]},
-        154500,
-    ),
+    "event_trace.tab": ("failure-trace-archive", {"node-655": [[150900, 154500]], "node-656": [[0, 150900]]}, 154500),
     "slots.json": ("probe-slots", {"slots": [[0, 900], [1800, 2700]]}, 2700),
 }
 
@@ -644,11 +566,7 @@ def test_directory_of_files_gives_a_home_each(tmp_path):
         (tmp_path / f"trace_{k}.log").write_text("".join(f"{t}\t{k + 1 + t / 10}\n" for t in range(5)))
     (tmp_path / "README.md").write_text("about")
     traces = read_links(tmp_path)
-    assert {n: t.at(0).down_bps for n, t in traces.items()} == {
-        "trace_0": 1e6,
-        "trace_1": 2e6,
-        "trace_2": 3e6,
-    }
+    assert {n: t.at(0).down_bps for n, t in traces.items()} == {"trace_0": 1e6, "trace_1": 2e6, "trace_2": 3e6}
     assert np.isclose(traces["trace_2"].span_s, 5)
 
 

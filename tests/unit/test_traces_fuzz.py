@@ -15,9 +15,7 @@ from testbed.traces.reading import read_traces
 from testbed.traces.records import PLAUSIBLE_BPS, PLAUSIBLE_S
 
 FIXTURES = sorted(
-    p
-    for p in (Path(__file__).parent / "traces").glob("*/**/*")
-    if p.is_file() and "__pycache__" not in p.parts
+    p for p in (Path(__file__).parent / "traces").glob("*/**/*") if p.is_file() and "__pycache__" not in p.parts
 )
 FILES = 2400
 
@@ -94,9 +92,7 @@ def test_mutated_parquet(tmp_path):
     from mutate_traces import cut_out, flip_bytes, garbage, nul_bytes, truncate
     from pyarrow import parquet
 
-    table = pa.table(
-        {"avg_d_kbps": range(1000, 1300), "avg_u_kbps": range(100, 400), "avg_lat_ms": [10] * 300}
-    )
+    table = pa.table({"avg_d_kbps": range(1000, 1300), "avg_u_kbps": range(100, 400), "avg_lat_ms": [10] * 300})
     parquet.write_table(table, tmp_path / "good.parquet")
     data, file, read = (tmp_path / "good.parquet").read_bytes(), tmp_path / "tiles.parquet", 0
     for seed in range(300):

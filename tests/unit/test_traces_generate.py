@@ -92,9 +92,7 @@ def test_mixed_population_adds_up():
 @pytest.mark.parametrize("preset", ["evening", "overnight-idle"])
 def test_sessions_have_the_quoted_quantiles(preset):
     traces = generate_availability(preset, 300, seed=3).values()
-    lengths = [
-        sum(b - a for a, b in t.intervals_s.tolist()) / 60 for t in traces
-    ]  # one session, cut at midnight
+    lengths = [sum(b - a for a, b in t.intervals_s.tolist()) / 60 for t in traces]  # one session, cut at midnight
     assert quantiles(lengths) == pytest.approx(AVAILABILITY[preset].length_min, rel=WITHIN)
 
 
@@ -113,10 +111,7 @@ def test_renewals_have_the_quoted_distributions():
     half = 45 * 86400  # of sessions that begin in the first half, hardly any outlives the second
     up = (
         np.concatenate(
-            [
-                np.diff(t.intervals_s[(t.intervals_s[:, 0] > 0) & (t.intervals_s[:, 0] < half)]).ravel()
-                for t in traces
-            ]
+            [np.diff(t.intervals_s[(t.intervals_s[:, 0] > 0) & (t.intervals_s[:, 0] < half)]).ravel() for t in traces]
         )
         / 3600
     )
@@ -124,9 +119,7 @@ def test_renewals_have_the_quoted_distributions():
     levels = np.array([0.25, 0.5, 0.75, 0.95])
     assert np.quantile(up, levels) == pytest.approx(scale * (-np.log(1 - levels)) ** (1 / shape), rel=WITHIN)
     gaps = (
-        np.concatenate(
-            [(t.intervals_s[1:, 0] - t.intervals_s[:-1, 1])[t.intervals_s[:-1, 1] < half] for t in traces]
-        )
+        np.concatenate([(t.intervals_s[1:, 0] - t.intervals_s[:-1, 1])[t.intervals_s[:-1, 1] < half] for t in traces])
         / 3600
     )
     mu, _ = AVAILABILITY["flaky"].down_lognormal

@@ -15,14 +15,7 @@ from testbed.traces import Availability, LinkTrace, TraceEnded, assign, read_lin
 def link(times=(0.0, 10.0, 20.0), down=(1e6, 2e6, 3e6), span=30.0):
     n = len(times)
     return LinkTrace(
-        "a",
-        np.array(times),
-        np.array(down),
-        np.array(down) / 10,
-        np.full(n, 0.02),
-        np.zeros(n),
-        np.zeros(n),
-        span,
+        "a", np.array(times), np.array(down), np.array(down) / 10, np.full(n, 0.02), np.zeros(n), np.zeros(n), span
     )
 
 

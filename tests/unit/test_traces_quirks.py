@@ -142,9 +142,7 @@ def test_repairs_are_counted_and_strict_refuses_them(tmp_path, content, kind, co
 
 
 def test_truncated_gzip_is_read_up_to_the_damage(tmp_path):
-    rows = "".join(
-        f"2024-03-01 {h:02d}:{m:02d}:00,{50 + m % 7},10,20\n" for h in range(24) for m in range(60)
-    )
+    rows = "".join(f"2024-03-01 {h:02d}:{m:02d}:00,{50 + m % 7},10,20\n" for h in range(24) for m in range(60))
     packed = gzip.compress((HEADER + rows).encode())
     trace, report = read(tmp_path, packed[: len(packed) // 2], "log.csv.gz")
     assert 10 < len(trace) < 1440
@@ -159,10 +157,7 @@ IMPOSSIBLE = [
         r"line 3, column download_mbps: 0 bit/s; expected a rate above 0",
     ),
     ("time_s,download_mbps,rtt_ms\n0,-50,20\n", r"line 2, column download_mbps: -5e\+07 bit/s"),
-    (
-        "time_s,download_mbps,rtt_ms\n0,50,-20\n",
-        "line 2, column rtt_ms: -0.02 s; expected a delay of 0 to 600 s",
-    ),
+    ("time_s,download_mbps,rtt_ms\n0,50,-20\n", "line 2, column rtt_ms: -0.02 s; expected a delay of 0 to 600 s"),
     ("time_s,download_mbps,loss\n0,50,1.5\n", "line 2, column loss: 1.5; expected a share of 0 to 1"),
     ("time_s,download_mbps,loss_pct\n0,50,101\n", "line 2, column loss_pct: 1.01; expected a share"),
     ("time_s,download_mbps\n0,50\n60,nan\n-1,3\n", "negative time"),
@@ -193,10 +188,7 @@ def test_impossible_values_are_refused_with_their_place(tmp_path, content, messa
         ("device,start_s,end_s\na,x,5\n", "line 2, column start_s: 'x' is not a number"),
         ("device,start_s,end_s\n,1,5\n", "line 2, column device: is empty"),
         ("device,start_s,end_s\na,1\nb,1,2\n", "line 2: has 2 cells; the header has 3"),
-        (
-            "# span_s: 4\ndevice,start_s,end_s\na,1,5\n",
-            "states span_s 4 but has an interval that ends at 5 s",
-        ),
+        ("# span_s: 4\ndevice,start_s,end_s\na,1,5\n", "states span_s 4 but has an interval that ends at 5 s"),
         ("device,start_s,end_s\na,,\n", "has no interval at all"),
     ],
 )
@@ -306,9 +298,7 @@ def test_what_is_no_time(text):
 
 def test_order_of_dates_is_told_by_values_by_order_or_by_the_user(tmp_path):
     rows = "date,download_mbps\n{}\n"
-    march_april = rows.format(
-        "\n".join(f"{m:02d}/{d:02d}/2021 10:00,5" for m, d in ((3, 30), (3, 31), (4, 1)))
-    )
+    march_april = rows.format("\n".join(f"{m:02d}/{d:02d}/2021 10:00,5" for m, d in ((3, 30), (3, 31), (4, 1))))
     assert read(tmp_path, march_april)[0].times_s.tolist() == [0, 86400, 172800]
     rising = rows.format("\n".join(f"{d:02d}/{m:02d}/2021 10:00,5" for d, m in ((11, 2), (12, 2), (1, 3))))
     assert read(tmp_path, rising)[0].times_s.tolist() == [0, 86400, 17 * 86400 + 86400]
@@ -353,10 +343,7 @@ def test_missing_zone_is_noted(tmp_path):
 
 
 def test_homes_share_a_clock_unless_told_otherwise(tmp_path):
-    text = (
-        "time,home,download_mbps\n2024-03-01T00:00:00Z,a,5\n2024-03-01T06:00:00Z,b,6\n"
-        "2024-03-01T12:00:00Z,a,7\n"
-    )
+    text = "time,home,download_mbps\n2024-03-01T00:00:00Z,a,5\n2024-03-01T06:00:00Z,b,6\n2024-03-01T12:00:00Z,a,7\n"
     (tmp_path / "x.csv").write_text(text)
     clock = read_links(tmp_path / "x.csv")
     assert clock["b"].times_s.tolist() == [0, 6 * 3600]

@@ -92,12 +92,27 @@ def test_such_a_time_in_a_long_file_read_in_bulk(tmp_path):
     assert said.startswith("line 3002, column time_s: 1e+300 s; expected a time of less than a century")
 
 
-@pytest.mark.parametrize(("content", "options", "expected"), [
-    ("0 2.5\n1 2.5\n2 2.5\n1e300 2.5\n4 2.5\n" + "".join(f"{t} 2.5\n" for t in range(5, 60)), {}, "line 4, column time: 1e"),
-    ("10,3\n20,4\n30,4\n1e300,4\n50,3\n", {"format": "node-counts"}, "line 4, column time: found '1e300'; expected a time"),
-    ("1\n2\n3\ninf\n5\n", {"format": "mahimahi"}, "line 4: found 'inf'; expected a time"),
-    ("# span_s: 1e300\ntime_s,download_mbps\n0,50\n", {}, "line 1: span_s: '1e300'; expected seconds above 0, at most"),
-])
+@pytest.mark.parametrize(
+    ("content", "options", "expected"),
+    [
+        (
+            "0 2.5\n1 2.5\n2 2.5\n1e300 2.5\n4 2.5\n" + "".join(f"{t} 2.5\n" for t in range(5, 60)),
+            {},
+            "line 4, column time: 1e",
+        ),
+        (
+            "10,3\n20,4\n30,4\n1e300,4\n50,3\n",
+            {"format": "node-counts"},
+            "line 4, column time: found '1e300'; expected a time",
+        ),
+        ("1\n2\n3\ninf\n5\n", {"format": "mahimahi"}, "line 4: found 'inf'; expected a time"),
+        (
+            "# span_s: 1e300\ntime_s,download_mbps\n0,50\n",
+            {},
+            "line 1: span_s: '1e300'; expected seconds above 0, at most",
+        ),
+    ],
+)
 def test_such_times_in_other_formats(tmp_path, content, options, expected):
     assert refusal(tmp_path, content, **options).startswith(expected)
 
@@ -150,10 +165,14 @@ def test_files_that_are_joined_are_all_named_too(tmp_path):
     head = "unit_id,dtime,target,address,fetch_time,bytes_total,bytes_sec,bytes_sec_interval,warmup_time,warmup_bytes,"
     head += "sequence,threads,successes,failures\n"
     row = "7,2024-03-01 18:00:00,t,a,1,1,{},1,1,1,0,8,1,0\n"
-    path = folder(tmp_path, curr_httpgetmt=head + row.replace("{}", "1e300"), curr_httppostmt=head + row.replace("{}", "-7"))
+    path = folder(
+        tmp_path, curr_httpgetmt=head + row.replace("{}", "1e300"), curr_httppostmt=head + row.replace("{}", "-7")
+    )
     with pytest.raises(InputError) as refused:
         read_traces(path)
-    assert all(f"{path}/{name}.csv line 2, column" in str(refused.value) for name in ("curr_httpgetmt", "curr_httppostmt"))
+    assert all(
+        f"{path}/{name}.csv line 2, column" in str(refused.value) for name in ("curr_httpgetmt", "curr_httppostmt")
+    )
 
 
 def test_what_is_no_trace_is_left_out_of_a_folder_but_not_of_files_that_are_named(tmp_path):
@@ -165,7 +184,9 @@ def test_what_is_no_trace_is_left_out_of_a_folder_but_not_of_files_that_are_name
         read_traces([path / "a.csv", path / "notes.csv", path / "gone.csv"])
     (tmp_path / "only").mkdir()
     only = folder(tmp_path / "only", x="none\n", y="none\n")
-    with pytest.raises(InputError, match=r"(?s)none of 2 files is a trace\n.*x.csv: is in no format.*y.csv: is in no format"):
+    with pytest.raises(
+        InputError, match=r"(?s)none of 2 files is a trace\n.*x.csv: is in no format.*y.csv: is in no format"
+    ):
         read_traces(only)
 
 

@@ -13,9 +13,7 @@ from testbed.traces.reading import read_traces
 from testbed.traces.summary import summarise
 from testbed.traces.write import write_availability, write_links
 
-FIXTURES = sorted(
-    p for p in (Path(__file__).parent / "traces").glob("*/*") if p.is_file() and p.name != "states.csv"
-)
+FIXTURES = sorted(p for p in (Path(__file__).parent / "traces").glob("*/*") if p.is_file() and p.name != "states.csv")
 FIELDS = ("times_s", "down_bps", "up_bps", "rtt_s", "jitter_s", "loss")
 
 names = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=12)
@@ -33,9 +31,7 @@ def link_traces(draw):
     start, out = draw(starts), {}
     for name in draw(st.lists(names, min_size=1, max_size=4, unique=True)):
         n = draw(st.integers(1, 5))
-        times = np.concatenate(
-            [[0.0], np.cumsum(draw(st.lists(numbers(1e-3, 1e5), min_size=n - 1, max_size=n - 1)))]
-        )
+        times = np.concatenate([[0.0], np.cumsum(draw(st.lists(numbers(1e-3, 1e5), min_size=n - 1, max_size=n - 1)))])
         columns = [
             np.array(draw(st.lists(numbers(low, high), min_size=n, max_size=n)))
             for low, high in ((1e-3, 1e12), (1e-3, 1e12), (0, 600), (0, 600), (0, 1))

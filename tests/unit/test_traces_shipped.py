@@ -71,17 +71,7 @@ def test_quickstart_fits_its_experiment():
 def test_commands_run_as_a_program(tmp_path):
     out = tmp_path / "a.csv"
     subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "testbed.cli.traces",
-            "generate",
-            "links",
-            "--preset",
-            "dsl=2",
-            "--out",
-            str(out),
-        ],
+        [sys.executable, "-m", "testbed.cli.traces", "generate", "links", "--preset", "dsl=2", "--out", str(out)],
         check=True,
     )
     assert list(read_links(out)) == ["dsl-01", "dsl-02"]

@@ -71,15 +71,17 @@ def test_the_same_program_is_run_again(monkeypatch):
     assert options.command(["doctor"]) == [sys.executable, "-m", "testbed", "doctor"]
 
 
-@given(st.lists(st.tuples(st.sampled_from([frames.OUT, frames.ERR, frames.ACK]), st.binary(max_size=300))),
-       st.lists(st.integers(1, 40), min_size=1))
+@given(
+    st.lists(st.tuples(st.sampled_from([frames.OUT, frames.ERR, frames.ACK]), st.binary(max_size=300))),
+    st.lists(st.integers(1, 40), min_size=1),
+)
 def test_messages_come_out_as_they_went_in(messages, cuts):
     """However the line cuts them."""
     data = b"".join(frames.frame(kind, payload) for kind, payload in messages)
     decoder, found, at, n = frames.Decoder(), [], 0, 0
     while at < len(data):
         step = cuts[n % len(cuts)]
-        found += decoder.feed(data[at:at + step])
+        found += decoder.feed(data[at : at + step])
         at, n = at + step, n + 1
     assert found == messages
 
@@ -207,10 +209,15 @@ def test_a_signal_ends_a_program_that_is_only_being_started(tmp_path):
     finally:
         del sys.path[0]
     path = ":".join(f"{tmp_path}/{i}" for i in range(20_000))  # to look for it takes a while
-    pid, given, outputs = guest.start({
-        "terminals": [False] * 3, "open_files": resource.getrlimit(resource.RLIMIT_NOFILE), "umask": 0o022,
-        "argv": ["program"], "environment": {"PATH": path},
-    })
+    pid, given, outputs = guest.start(
+        {
+            "terminals": [False] * 3,
+            "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "umask": 0o022,
+            "argv": ["program"],
+            "environment": {"PATH": path},
+        }
+    )
     os.kill(pid, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGINT
     for fd in (given, *outputs):

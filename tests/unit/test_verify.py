@@ -20,21 +20,16 @@ from testbed.errors import InputError
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification import grid, output, throughput
 from testbed.verification.rows import Row, judged, passed, retry_each, shown, unjudged
-from testbed.verification.statistics import (
-    Spread,
-    binomial_interval,
-    gap_deviations,
-    step_up,
-    window_deviations,
-)
+from testbed.verification.statistics import Spread, binomial_interval, gap_deviations, step_up, window_deviations
 from testbed.verification.verify import Verification, choose, mean_rate_row
 
 FACTS = {"kernel": "6.1.0", "delay_backend": "nfqueue", "switch": "bridge", "time": "2026-01-02T03:04:05+0000"}
 
 
-@pytest.mark.parametrize(("hits", "trials", "low", "high"), [
-    (0, 100, 0.0, 0.03622), (5, 100, 0.01643, 0.11283), (50, 100, 0.39832, 0.60168), (100, 100, 0.96378, 1.0),
-])
+@pytest.mark.parametrize(
+    ("hits", "trials", "low", "high"),
+    [(0, 100, 0.0, 0.03622), (5, 100, 0.01643, 0.11283), (50, 100, 0.39832, 0.60168), (100, 100, 0.96378, 1.0)],
+)
 def test_exact_binomial_intervals(hits, trials, low, high):
     """Values of R's binom.test."""
     assert binomial_interval(hits, trials) == pytest.approx((low, high), abs=1e-5)
@@ -128,8 +123,10 @@ def test_only_what_fails_is_measured_again_and_the_last_number_counts():
 
     def measure(keys, attempt):
         asked.append((attempt, list(keys)))
-        return {key: [row(key, error=next(errors[key])), row(key, "buffer", error=0.9 if attempt > 1 else 0)]
-                for key in keys}
+        return {
+            key: [row(key, error=next(errors[key])), row(key, "buffer", error=0.9 if attempt > 1 else 0)]
+            for key in keys
+        }
 
     found = retry_each("abc", measure, 3)
     assert asked == [(1, ["a", "b", "c"]), (2, ["b", "c"]), (3, ["c"])]
@@ -138,8 +135,12 @@ def test_only_what_fails_is_measured_again_and_the_last_number_counts():
 
 
 def test_the_mean_of_rates_leaves_out_what_was_not_judged():
-    rows = [row(error=0.01), row(error=-0.03), unjudged("h2", "up", "TCP rate", "x", 1.0, 9.0),
-            row(quantity="loss", error=9)]
+    rows = [
+        row(error=0.01),
+        row(error=-0.03),
+        unjudged("h2", "up", "TCP rate", "x", 1.0, 9.0),
+        row(quantity="loss", error=9),
+    ]
     mean = mean_rate_row(rows, Thresholds())
     assert mean.measured == pytest.approx(0.02)
     assert mean.ok
@@ -178,11 +179,14 @@ def test_a_sample_is_drawn_by_seed_and_in_order():
 def grid_rows(failing: bool) -> list[Row]:
     p99 = math.inf if failing else 0.021
     return [
-        row("g1"), row("g1", direction="up", error=0.2 if failing else 0),
+        row("g1"),
+        row("g1", direction="up", error=0.2 if failing else 0),
         Row("g1", "down", "loss", 0.01, 0.012, "", 0.002, "", None, True, "x", more={"low": 0.007, "high": 0.02}),
         judged("g1", "both", "RTT p50", 0.02, 0.0203, "s", 0.0003, "s", 0.0014),
         judged("g1", "both", "RTT p99", 0.02, p99, "s", p99 - 0.02, "s", 0.003),
-        unjudged("g1", "down", "packet gap p99", "timers", 0.0006, 0.0009, "s", p50=0.02, p90=0.2, p99=0.5, timer_p99=0.4),
+        unjudged(
+            "g1", "down", "packet gap p99", "timers", 0.0006, 0.0009, "s", p50=0.02, p90=0.2, p99=0.5, timer_p99=0.4
+        ),
     ]
 
 
@@ -194,7 +198,8 @@ def verification(failing: bool = False) -> Verification:
 def test_markdown_has_a_line_a_point_and_names_what_failed():
     lines = grid.markdown(verification()).splitlines()
     assert lines[2].startswith(
-        "| 20 Mbit/s, 20 ms, 2 % | +0.00 % / +0.00 % | - / - | +0.30 ms | +1.00 ms | 0.70–2.00 % (1.00)")
+        "| 20 Mbit/s, 20 ms, 2 % | +0.00 % / +0.00 % | - / - | +0.30 ms | +1.00 ms | 0.70–2.00 % (1.00)"
+    )
     assert lines[2].endswith("| PASS |")
     assert "Linux 6.1.0, nfqueue" in lines[-1]
     failed = grid.markdown(verification(failing=True)).splitlines()[2]
@@ -241,22 +246,32 @@ def test_a_full_disk_loses_files_and_not_what_was_measured(what, as_json, tmp_pa
     assert "free some space" in problem
 
 
-@pytest.mark.parametrize(("value", "unit", "text"), [
-    (20e6, "bit/s", "20 Mbit/s"), (0.0152, "s", "15.2 ms"), (0.012, "%", "1.2 %"), (None, "s", "-"), (math.inf, "s", "none"),
-])
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (20e6, "bit/s", "20 Mbit/s"),
+        (0.0152, "s", "15.2 ms"),
+        (0.012, "%", "1.2 %"),
+        (None, "s", "-"),
+        (math.inf, "s", "none"),
+    ],
+)
 def test_shown(value, unit, text):
     assert shown(value, unit) == text
 
 
-@pytest.mark.parametrize(("args", "expected"), [
-    ([], "expected one of them"),
-    (["smoke", "--grid"], "expected one of them"),
-    (["--grid", "--sample", "2"], "--set and --sample don't apply"),
-    (["smoke", "--points", "3"], "are for --grid"),
-    (["--grid", "--points", "9999"], "expected 1 to"),
-    (["smok"], "did you mean experiments/smoke.yaml?"),
-    (["smoke", "--set", "links.queue=fq_code"], "did you mean 'fq_codel'?"),
-])
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ([], "expected one of them"),
+        (["smoke", "--grid"], "expected one of them"),
+        (["--grid", "--sample", "2"], "--set and --sample don't apply"),
+        (["smoke", "--points", "3"], "are for --grid"),
+        (["--grid", "--points", "9999"], "expected 1 to"),
+        (["smok"], "did you mean experiments/smoke.yaml?"),
+        (["smoke", "--set", "links.queue=fq_code"], "did you mean 'fq_codel'?"),
+    ],
+)
 def test_bad_input_is_refused_before_anything_starts(args, expected):
     result = CliRunner().invoke(cli, ["verify", *args])
     assert isinstance(result.exception, InputError), result.output

@@ -15,9 +15,13 @@ class _IoVec(ctypes.Structure):
 
 class _MsgHdr(ctypes.Structure):
     _fields_ = [
-        ("name", ctypes.c_void_p), ("namelen", ctypes.c_uint32),
-        ("iov", ctypes.c_void_p), ("iovlen", ctypes.c_size_t),
-        ("control", ctypes.c_void_p), ("controllen", ctypes.c_size_t), ("flags", ctypes.c_int),
+        ("name", ctypes.c_void_p),
+        ("namelen", ctypes.c_uint32),
+        ("iov", ctypes.c_void_p),
+        ("iovlen", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("controllen", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
     ]
 
 

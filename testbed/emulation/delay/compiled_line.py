@@ -65,8 +65,15 @@ class CompiledLine:
 
     loop = "compiled"
 
-    def __init__(self, library: ctypes.CDLL, sock: socket.socket, lanes: Lanes, macs: Mapping[bytes, str],
-                 ports: Mapping[int, str], memory: memoryview):
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        sock: socket.socket,
+        lanes: Lanes,
+        macs: Mapping[bytes, str],
+        ports: Mapping[int, str],
+        memory: memoryview,
+    ):
         self.stamped = False
         self._c, self._sock, self._lanes, self._macs, self._ports = library, sock, lanes, macs, ports
         self._memory = memory
@@ -155,8 +162,9 @@ class CompiledLine:
         self._c.line_set_pace(self._line, *pace(self._lanes.shortest, self.stamped))
 
 
-def make_line(sock: socket.socket, lanes: Lanes, macs: Mapping[bytes, str], ports: Mapping[int, str],
-              memory: memoryview) -> DelayLine | CompiledLine:
+def make_line(
+    sock: socket.socket, lanes: Lanes, macs: Mapping[bytes, str], ports: Mapping[int, str], memory: memoryview
+) -> DelayLine | CompiledLine:
     """The compiled loop where it was built, else the one in Python. Raises OSError when it was asked for in vain."""
     choice = os.environ.get(CHOICE, "")
     path = library_path()

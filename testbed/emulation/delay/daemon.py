@@ -110,7 +110,8 @@ class Daemon:
         areas = {h.name: h.area for h in start.hosts if h.area}
         self._lanes = Lanes(start.delays, areas, start.shared_delay_s, start.seed)
         self._line = make_line(
-            sock, self._lanes,
+            sock,
+            self._lanes,
             macs={bytes.fromhex(h.mac.replace(":", "")): h.name for h in start.hosts},
             ports={socket.if_nametoindex(h.port): h.name for h in start.hosts},
             memory=self._memory,

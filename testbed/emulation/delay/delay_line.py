@@ -51,8 +51,9 @@ class DelayLine:
 
     loop = "python"
 
-    def __init__(self, sock: socket.socket, lanes: Lanes, macs: Mapping[bytes, str],
-                 ports: Mapping[int, str], memory: memoryview):
+    def __init__(
+        self, sock: socket.socket, lanes: Lanes, macs: Mapping[bytes, str], ports: Mapping[int, str], memory: memoryview
+    ):
         # The epoll comes first: select(), the one call of Python's that waits by the microsecond, takes only
         # descriptors below 1024.
         self._epoll = select.epoll()
@@ -72,7 +73,7 @@ class DelayLine:
         self._drained = time.monotonic_ns()  # when the socket was last seen empty
         self._buffer = netfilter.verdicts(VERDICT_BATCH)
         every = memoryview(self._buffer)
-        self._views = [every[:netfilter.VERDICT_BYTES * n] for n in range(VERDICT_BATCH + 1)]
+        self._views = [every[: netfilter.VERDICT_BYTES * n] for n in range(VERDICT_BATCH + 1)]
         self._count = 0  # verdicts in the buffer
         self._dues: list[int] = []  # of the packets accepted among them
         self.stamped = False
@@ -124,7 +125,7 @@ class DelayLine:
             self._early = self._busy_early if busy else EARLY_NS
             self._load_since, self._load_packets = now, self.packets
         self.packets += count
-        slots = self._reader.slots[:count * SLOT]
+        slots = self._reader.slots[: count * SLOT]
         if self._layout is None:
             self._layout = Layout(slots)
         layout, headers = self._layout.struct, self._layout.headers
@@ -136,7 +137,7 @@ class DelayLine:
                 self.packets -= 1
                 continue
             if (out_header, mac_header, time_header) != headers:
-                queue, packet_id, out, mac, seconds, micros = parse(slots[index * SLOT:(index + 1) * SLOT])
+                queue, packet_id, out, mac, seconds, micros = parse(slots[index * SLOT : (index + 1) * SLOT])
             arrived = seconds * 1_000_000_000 + micros * 1000 - gap if seconds else now
             if not drained <= arrived <= now:  # the clock was set; or the time is not of this queue's arrival
                 arrived = drained if arrived < drained else now
@@ -188,8 +189,12 @@ class DelayLine:
 
     def _verdict(self, queue: int, verdict: int, packet_id: int) -> None:
         netfilter.VERDICT_FIELDS.pack_into(
-            self._buffer, self._count * netfilter.VERDICT_BYTES + netfilter.VERDICT_AT,
-            queue, netfilter.VERDICT_HEADER, verdict, packet_id,
+            self._buffer,
+            self._count * netfilter.VERDICT_BYTES + netfilter.VERDICT_AT,
+            queue,
+            netfilter.VERDICT_HEADER,
+            verdict,
+            packet_id,
         )
         self._count += 1
         if self._count == VERDICT_BATCH:

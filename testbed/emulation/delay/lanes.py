@@ -96,8 +96,9 @@ class Lanes:
         shared_delay_s: shared link -> one-way delay [s].
     """
 
-    def __init__(self, delays: Mapping[str, PathDelay], areas: Mapping[str, str],
-                 shared_delay_s: Mapping[str, float], seed: int):
+    def __init__(
+        self, delays: Mapping[str, PathDelay], areas: Mapping[str, str], shared_delay_s: Mapping[str, float], seed: int
+    ):
         self._delays = dict(delays)
         self._areas = dict(areas)
         self._shared = dict(shared_delay_s)

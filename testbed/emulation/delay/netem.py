@@ -32,8 +32,9 @@ _HANDLE = f"{HANDLE:x}:"
 _COMMANDS_MAX = 20_000
 
 
-def options(delay_s: float, jitter_s: float = 0.0, loss: float = 0.0, *, reorder: bool = False,
-            seed: int | None = None) -> str:
+def options(
+    delay_s: float, jitter_s: float = 0.0, loss: float = 0.0, *, reorder: bool = False, seed: int | None = None
+) -> str:
     """netem's options. What is zero is left out, and so reset by a `change`: tc sends all of it each time.
 
     reorder: let jitter reorder packets (all of them: netem has no probability for it).
@@ -59,13 +60,11 @@ def _seed(seed: int | None, dev: str, change: int) -> int | None:
 
 
 def _up(d: PathDelay, dev: str, seed: int | None, change: int) -> str:
-    return options(d.up_delay_s, d.up_jitter_s, d.up_loss, reorder=d.reorder > 0,
-                   seed=_seed(seed, dev, change))
+    return options(d.up_delay_s, d.up_jitter_s, d.up_loss, reorder=d.reorder > 0, seed=_seed(seed, dev, change))
 
 
 def _down(d: PathDelay, dev: str, seed: int | None, change: int) -> str:
-    return options(d.down_delay_s, d.down_jitter_s, d.down_loss, reorder=d.reorder > 0,
-                   seed=_seed(seed, dev, change))
+    return options(d.down_delay_s, d.down_jitter_s, d.down_loss, reorder=d.reorder > 0, seed=_seed(seed, dev, change))
 
 
 def _shared_ifb(interface: str) -> str:
@@ -81,8 +80,9 @@ def _redirect(dev: str, ifb: str, netem: str) -> list[str]:
     ]
 
 
-def start_commands(hosts: Mapping[str, HostPort], delays: Mapping[str, PathDelay],
-                   shared: Mapping[str, SharedPort], seed: int | None) -> tuple[list[str], list[str]]:
+def start_commands(
+    hosts: Mapping[str, HostPort], delays: Mapping[str, PathDelay], shared: Mapping[str, SharedPort], seed: int | None
+) -> tuple[list[str], list[str]]:
     """(ip commands, tc commands) that put all netems in place. Run them in the bridges' namespace."""
     ifbs, tc = [], []
     for name, host in hosts.items():
@@ -97,19 +97,21 @@ def start_commands(hosts: Mapping[str, HostPort], delays: Mapping[str, PathDelay
     return [f"link add {ifb} up numtxqueues 1 numrxqueues 1 type ifb" for ifb in ifbs], tc
 
 
-def change_commands(hosts: Mapping[str, HostPort], changes: Mapping[str, PathDelay], seed: int | None,
-                    change: int) -> list[str]:
+def change_commands(
+    hosts: Mapping[str, HostPort], changes: Mapping[str, PathDelay], seed: int | None, change: int
+) -> list[str]:
     """tc commands that change hosts' delays in place. `change`: how many changes there were before."""
     return [
         f"qdisc change dev {dev} root handle {_HANDLE} {netem}"
         for name, d in changes.items()
-        for dev, netem in ((hosts[name].port, _down(d, hosts[name].port, seed, change)),
-                           (hosts[name].ifb, _up(d, hosts[name].ifb, seed, change)))
+        for dev, netem in (
+            (hosts[name].port, _down(d, hosts[name].port, seed, change)),
+            (hosts[name].ifb, _up(d, hosts[name].ifb, seed, change)),
+        )
     ]
 
 
-def stop_commands(hosts: Mapping[str, HostPort],
-                  shared: Mapping[str, SharedPort]) -> tuple[list[str], list[str]]:
+def stop_commands(hosts: Mapping[str, HostPort], shared: Mapping[str, SharedPort]) -> tuple[list[str], list[str]]:
     """(tc commands, ip commands) that remove them again."""
     ends = [(h.bridge_port, h.ifb) for h in hosts.values()]
     ends += [(dev, _shared_ifb(dev)) for s in shared.values() for dev in (s.up_interface, s.down_interface)]
@@ -139,8 +141,13 @@ class NetemBackend:
         """Of the `tc -batch` that stays open for changes."""
         return self._tc.start() if self._tc else None
 
-    def start(self, hosts: Mapping[str, HostPort], delays: Mapping[str, PathDelay],
-              shared: Mapping[str, SharedPort], seed: int) -> None:
+    def start(
+        self,
+        hosts: Mapping[str, HostPort],
+        delays: Mapping[str, PathDelay],
+        shared: Mapping[str, SharedPort],
+        seed: int,
+    ) -> None:
         if self._hosts:
             raise RuntimeError("already started")
         if not hosts:
@@ -211,7 +218,7 @@ class NetemBackend:
     def _note(self, program: str, lines: list[str]) -> None:
         room = _COMMANDS_MAX - len(self._commands)
         name = Path(self._netns).name
-        self._commands += [f"{program} -n {name} {line}" for line in lines[:max(0, room)]]
+        self._commands += [f"{program} -n {name} {line}" for line in lines[: max(0, room)]]
 
 
 def tc_knows_seed() -> bool:

@@ -45,4 +45,3 @@ class NetemCounters:
 
     def close(self) -> None:
         self._route.close()
-

@@ -34,7 +34,6 @@ DROP, ACCEPT = 0, 1
 TABLE = b"testbed_delay"
 
 
-
 def _attr(kind: int, data: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
 
@@ -47,7 +46,9 @@ def _message(kind: int, flags: int, body: bytes, *, family: int = 0, res_id: int
     """A netlink message with netfilter's header (family, version 0, res_id)."""
     return (
         struct.pack("=IHHII", 20 + len(body), kind, flags | _F_REQUEST, seq, 0)
-        + struct.pack("=BB", family, 0) + struct.pack(">H", res_id) + body
+        + struct.pack("=BB", family, 0)
+        + struct.pack(">H", res_id)
+        + body
     )
 
 
@@ -71,7 +72,7 @@ def _acknowledged(sock: socket.socket, messages: bytes, acks: int) -> None:
                 if code:
                     raise OSError(code, f"netfilter: {os.strerror(code)}")
                 acks -= 1
-            data = data[(length + 3) & ~3:]
+            data = data[(length + 3) & ~3 :]
 
 
 def set_buffer(sock: socket.socket, size: int) -> None:
@@ -142,8 +143,9 @@ def _meta_equals(key: int, value: bytes) -> tuple[bytes, bytes]:
 def _physdev_out(prefix: bytes) -> bytes:
     """iptables' `-m physdev --physdev-out PREFIX+`."""
     out = prefix.ljust(16, b"\0") + (b"\xff" * len(prefix)).ljust(16, b"\0")
-    return _expression(b"match", _attr(1, b"physdev\0"), _attr(2, _be32(0)),
-                       _attr(3, bytes(32) + out + struct.pack("=BB6x", 0, 0x02)))
+    return _expression(
+        b"match", _attr(1, b"physdev\0"), _attr(2, _be32(0)), _attr(3, bytes(32) + out + struct.pack("=BB6x", 0, 0x02))
+    )
 
 
 def _native_queue(queues: int) -> bytes:
@@ -152,8 +154,7 @@ def _native_queue(queues: int) -> bytes:
 
 def _xt_queue(queues: int) -> bytes:
     """iptables' `-j NFQUEUE --queue-balance 0:N`."""
-    return _expression(b"target", _attr(1, b"NFQUEUE\0"), _attr(2, _be32(1)),
-                       _attr(3, struct.pack("=HH4x", 0, queues)))
+    return _expression(b"target", _attr(1, b"NFQUEUE\0"), _attr(2, _be32(1)), _attr(3, struct.pack("=HH4x", 0, queues)))
 
 
 def _nft(sock: socket.socket, family: int, *requests: tuple[int, int, bytes]) -> None:
@@ -208,11 +209,11 @@ def add_rule(sock: socket.socket, prefix: str, queues: int) -> str:
             if family == "ip":
                 _iptables_see_bridged()
             _nft(
-                sock, _BRIDGE if family == "bridge" else socket.AF_INET,
+                sock,
+                _BRIDGE if family == "bridge" else socket.AF_INET,
                 (0, _F_CREATE, _attr(1, table)),
                 (3, _F_CREATE, _attr(1, table) + _attr(3, b"forward\0") + hook + _attr(7, b"filter\0")),
-                (6, _F_CREATE | _F_APPEND,
-                 _attr(1, table) + _attr(2, b"forward\0") + _nest(4, *matches, queue)),
+                (6, _F_CREATE | _F_APPEND, _attr(1, table) + _attr(2, b"forward\0") + _nest(4, *matches, queue)),
             )
             return f"table {family} {TABLE.decode()}, hook forward: {match} {action} 0-{queues - 1}"
         except OSError as error:

@@ -44,8 +44,13 @@ class NfqueueBackend:
         """The daemon's process id, while it should be running."""
         return self._process.pid if self._process else None
 
-    def start(self, hosts: Mapping[str, HostPort], delays: Mapping[str, PathDelay],
-              shared: Mapping[str, SharedPort], seed: int) -> None:
+    def start(
+        self,
+        hosts: Mapping[str, HostPort],
+        delays: Mapping[str, PathDelay],
+        shared: Mapping[str, SharedPort],
+        seed: int,
+    ) -> None:
         if self._process:
             raise RuntimeError("already started")
         if not hosts:
@@ -63,7 +68,10 @@ class NfqueueBackend:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "testbed.emulation.delay.daemon", str(theirs.fileno()), str(fd)],
-                pass_fds=(theirs.fileno(), fd), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                pass_fds=(theirs.fileno(), fd),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
             )
             self._reader = shared_stats.Reader(fd)
@@ -75,11 +83,17 @@ class NfqueueBackend:
         self._control, self._hosts = ours, dict(hosts)
         try:
             ours.settimeout(_START_S)
-            protocol.send(ours, protocol.Start(
-                self._netns, prefix,
-                [protocol.Host(h.name, h.mac, h.port, h.bridge_port, areas.get(h.name)) for h in hosts.values()],
-                dict(delays), {link.name: link.delay_s for link in shared.values()}, seed,
-            ))
+            protocol.send(
+                ours,
+                protocol.Start(
+                    self._netns,
+                    prefix,
+                    [protocol.Host(h.name, h.mac, h.port, h.bridge_port, areas.get(h.name)) for h in hosts.values()],
+                    dict(delays),
+                    {link.name: link.delay_s for link in shared.values()},
+                    seed,
+                ),
+            )
             answer = self._answer()
             ours.settimeout(_STUCK_S)
             if isinstance(answer, protocol.Failed):
@@ -182,8 +196,7 @@ def _need_linux_bridge(host: HostPort) -> None:
 
     if not in_thread(bridged):
         raise CapabilityError(
-            f"{host.bridge_port}, the port of {host.name}, is not on a Linux bridge: NFQUEUE can't delay "
-            "its packets",
+            f"{host.bridge_port}, the port of {host.name}, is not on a Linux bridge: NFQUEUE can't delay its packets",
             hint="use network.switch: bridge, or network.delay_backend: netem",
         )
 
@@ -197,4 +210,5 @@ def _failure(answer: protocol.Failed) -> TestbedError:
     return CapabilityError(
         message,
         hint="the kernel needs NETFILTER_NETLINK_QUEUE and, for bridged packets, NF_TABLES with NFT_QUEUE, "
-             "or BRIDGE_NETFILTER with NFT_COMPAT: modprobe -a nfnetlink_queue nft_queue, or use netem")
+        "or BRIDGE_NETFILTER with NFT_COMPAT: modprobe -a nfnetlink_queue nft_queue, or use netem",
+    )

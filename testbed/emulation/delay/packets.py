@@ -36,9 +36,10 @@ def parse(slot: bytes | memoryview) -> Fields:
     mac = at.get(netfilter.A_HWADDR)
     time = at.get(netfilter.A_TIMESTAMP)
     return Fields(
-        queue, packet_id,
+        queue,
+        packet_id,
         struct.unpack_from(">I", slot, out)[0] if out else 0,
-        bytes(slot[mac + 4:mac + 10]) if mac else b"",
+        bytes(slot[mac + 4 : mac + 10]) if mac else b"",
         *(struct.unpack_from(">QQ", slot, time) if time else (0, 0)),
     )
 

@@ -59,15 +59,19 @@ class Reader:
 
     def read(self) -> DelayStats:
         m = self._memory
-        totals = list(m[HISTOGRAM:HISTOGRAM + _BUCKETS])
+        totals = list(m[HISTOGRAM : HISTOGRAM + _BUCKETS])
         counts = [now - before for now, before in zip(totals, self._seen)]
         self._seen = totals
         total = sum(counts)
         beat = m[HEARTBEAT]
         return DelayStats(
-            packets=m[PACKETS], released=m[RELEASED], lost_by_setting=m[LOST], queued=m[QUEUED],
+            packets=m[PACKETS],
+            released=m[RELEASED],
+            lost_by_setting=m[LOST],
+            queued=m[QUEUED],
             overflowed=m[OVERFLOWED],
-            lag_p50_s=_quantile(counts, total, 0.5), lag_p99_s=_quantile(counts, total, 0.99),
+            lag_p50_s=_quantile(counts, total, 0.5),
+            lag_p99_s=_quantile(counts, total, 0.99),
             lag_max_s=_quantile(counts, total, 1.0),
             age_s=max(0.0, (time.monotonic_ns() - beat) * 1e-9) if beat else 0.0,
             cpu_s=m[CPU] * 1e-9,

@@ -27,12 +27,14 @@ def _instruction(code: int, to: int = 0, of: int = 0, offset: int = 0, value: in
     return struct.pack("=BBhi", code, of << 4 | to, offset, value)
 
 
-_PROGRAM = b"".join((
-    _instruction(0xB7, to=2, value=0),  # r2 = 0
-    _instruction(0x7B, to=1, of=2, offset=_TSTAMP_AT),  # *(u64 *)(r1 + 152) = r2
-    _instruction(0xB7, to=0, value=_NEXT),  # r0 = TCX_NEXT
-    _instruction(0x95),  # exit
-))
+_PROGRAM = b"".join(
+    (
+        _instruction(0xB7, to=2, value=0),  # r2 = 0
+        _instruction(0x7B, to=1, of=2, offset=_TSTAMP_AT),  # *(u64 *)(r1 + 152) = r2
+        _instruction(0xB7, to=0, value=_NEXT),  # r0 = TCX_NEXT
+        _instruction(0x95),  # exit
+    )
+)
 
 
 def _bpf(command: int, attributes: bytes) -> int:

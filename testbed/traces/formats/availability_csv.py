@@ -25,19 +25,7 @@ from testbed.traces.times import Clock, is_stamp, iso
 from testbed.units import CENTURY_S
 
 HEADER = ("device", "start_s", "end_s")
-_DEVICE = (
-    "device",
-    "device_id",
-    "node",
-    "node_id",
-    "host",
-    "client",
-    "client_id",
-    "id",
-    "user",
-    "unit_id",
-    "name",
-)
+_DEVICE = ("device", "device_id", "node", "node_id", "host", "client", "client_id", "id", "user", "unit_id", "name")
 _START = ("start_s", "start", "start_time", "begin", "from", "on")
 _END = ("end_s", "end", "end_time", "stop", "to", "off")
 
@@ -65,9 +53,7 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
     report, layout = source.report, source.sample.layout
     where = _columns(layout.header)
     if where is None:
-        raise report.error(
-            f"has the columns {', '.join(layout.header) or '(none)'}; expected {', '.join(HEADER)}"
-        )
+        raise report.error(f"has the columns {', '.join(layout.header) or '(none)'}; expected {', '.join(HEADER)}")
     check_once(layout, where.values(), report)
     rule = Rule.parse(options.rule, report.path) if options.rule else None
     if "state" in where and rule is None:
@@ -138,13 +124,9 @@ def _intervals(source: Source, options: Options, where: dict[str, int], rule: Ru
                 raise report.error(f"{cell!r}; expected seconds from 0 on, less than a century", line, column)
             edges.append(value)
         if edges[1] <= edges[0]:
-            raise report.error(
-                f"{edges[1]:g} is not after the start, {edges[0]:g}", line, layout.header[where["end"]]
-            )
+            raise report.error(f"{edges[1]:g} is not after the start, {edges[0]:g}", line, layout.header[where["end"]])
         intervals.append((edges[0], edges[1]))
     return found, bool(absolute)
 
 
-FORMATS = (
-    Format("testbed-availability", "availability", "a table of intervals (device, start, end)", detect, read),
-)
+FORMATS = (Format("testbed-availability", "availability", "a table of intervals (device, start, end)", detect, read),)

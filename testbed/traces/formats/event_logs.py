@@ -99,9 +99,7 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
             continue
         report.rows += 1
         if len(cells) <= max(where.values()):
-            report.repair(
-                "last line cut short: dropped" if not ended else "unreadable rows dropped", text[:60], line
-            )
+            report.repair("last line cut short: dropped" if not ended else "unreadable rows dropped", text[:60], line)
             continue
         word = cells[where["event"]].lower()
         if word not in ON | OFF:
@@ -154,15 +152,11 @@ def _sampled(samples, source: Source, absolute: bool) -> dict[str, Availability]
         raw[device], end, missing = from_samples(points)
         ends.append(end)
         holes += missing
-    report.note(
-        "states hold until the next report; without one for 4.5 times the usual step, a device is away"
-    )
+    report.note("states hold until the next report; without one for 4.5 times the usual step, a device is away")
     if holes:
         report.note(f"{holes} holes between reports count as away")
     first = min(t for points in samples.values() for t, _ in points)
-    return build(
-        raw, report, span_s=max(ends) - first, origin_s=first, start_epoch_s=first if absolute else None
-    )
+    return build(raw, report, span_s=max(ends) - first, origin_s=first, start_epoch_s=first if absolute else None)
 
 
 def _event(value) -> bool:
@@ -177,11 +171,7 @@ def _event(value) -> bool:
 
 
 def detect_json(sample: Sample) -> float:
-    return (
-        1.0
-        if isinstance(sample.json, list) and (_event(sample.json) or any(map(_event, sample.json)))
-        else 0.0
-    )
+    return 1.0 if isinstance(sample.json, list) and (_event(sample.json) or any(map(_event, sample.json))) else 0.0
 
 
 def read_json(source: Source, options: Options) -> dict[str, Availability]:

@@ -55,9 +55,7 @@ def read_csv(source: Source, options: Options) -> dict[str, Availability]:
         if key not in names:
             raise report.error(f"has no column {key}; expected {', '.join(_KEYS)}")
     at = {key: names.index(key) for key in _KEYS}
-    who = next(
-        (names.index(n) for n in ("id", "device", "client", "client_id", "device_id", "") if n in names), -1
-    )
+    who = next((names.index(n) for n in ("id", "device", "client", "client_id", "device_id", "") if n in names), -1)
     check_once(layout, [*at.values(), who], report)
     devices: dict[str, dict] = {}
     for line, text in source.lines():

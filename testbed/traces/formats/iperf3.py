@@ -85,10 +85,7 @@ def _interval(interval: Any, start: float, reverse: bool, records: LinkRecords, 
         streams = get(interval, "streams") or []
         if not streams:
             raise ValueError("has neither 'sum' nor 'streams'")
-        total = {
-            **streams[0],
-            "bits_per_second": sum(number_at(s, "bits_per_second") or 0.0 for s in streams),
-        }
+        total = {**streams[0], "bits_per_second": sum(number_at(s, "bits_per_second") or 0.0 for s in streams)}
     if get(total, "omitted"):
         return
     rate, at = number_at(total, "bits_per_second"), number_at(total, "start")

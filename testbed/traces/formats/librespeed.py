@@ -19,12 +19,7 @@ COLUMNS = ("Timestamp", "Server Name", "Address", "Ping", "Jitter", "Download", 
 
 def _unheaded(layout: Layout) -> dict[str, int] | None:
     for row in layout.rows[:20]:
-        if (
-            len(row) == 9
-            and is_stamp(row[0])
-            and row[2].startswith("http")
-            and all(is_value(c) for c in row[3:7])
-        ):
+        if len(row) == 9 and is_stamp(row[0]) and row[2].startswith("http") and all(is_value(c) for c in row[3:7]):
             return {name: i for i, name in enumerate(COLUMNS)}
     return None
 
@@ -79,7 +74,4 @@ def read_json(source: Source, options: Options, records: LinkRecords | None = No
     )
 
 
-FORMATS = (
-    CSV.format(),
-    Format("librespeed-json", "links", "librespeed-cli results (--json)", detect_json, read_json),
-)
+FORMATS = (CSV.format(), Format("librespeed-json", "links", "librespeed-cli results (--json)", detect_json, read_json))

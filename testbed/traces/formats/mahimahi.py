@@ -51,12 +51,7 @@ def read(source: Source, options: Options, records: LinkRecords | None = None) -
         span = max(
             span,
             _add(
-                records,
-                home,
-                "down_bps" if direction == "up" else "up_bps",
-                _times(other),
-                options.bin_s,
-                until_s=span,
+                records, home, "down_bps" if direction == "up" else "up_bps", _times(other), options.bin_s, until_s=span
             ),
         )
     records.span_s = span
@@ -76,11 +71,7 @@ def _partner(path: Path, direction: str | None) -> Path | None:
         return None
     other = "down" if direction == "up" else "up"
     for candidate in path.parent.iterdir():
-        if (
-            candidate != path
-            and direction_of(candidate) == (direction_of(path)[0], other)
-            and candidate.is_file()
-        ):
+        if candidate != path and direction_of(candidate) == (direction_of(path)[0], other) and candidate.is_file():
             return candidate
     return None
 

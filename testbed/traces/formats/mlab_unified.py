@@ -125,20 +125,6 @@ def read_json(source: Source, options: Options, records: LinkRecords | None = No
 
 
 FORMATS = (
-    Format(
-        "mlab-unified-csv",
-        "links",
-        "an M-Lab unified view (CSV)",
-        detect_csv,
-        read_csv,
-        family="mlab-unified",
-    ),
-    Format(
-        "mlab-unified-json",
-        "links",
-        "an M-Lab unified view (JSON)",
-        detect_json,
-        read_json,
-        family="mlab-unified",
-    ),
+    Format("mlab-unified-csv", "links", "an M-Lab unified view (CSV)", detect_csv, read_csv, family="mlab-unified"),
+    Format("mlab-unified-json", "links", "an M-Lab unified view (JSON)", detect_json, read_json, family="mlab-unified"),
 )

@@ -15,27 +15,18 @@ from testbed.traces.units_of import rate_factor, scaled, share_factor, time_fact
 
 
 def _first(sample: Sample):
-    return (
-        next((v for v in sample.json if isinstance(v, dict)), None)
-        if isinstance(sample.json, list)
-        else sample.json
-    )
+    return next((v for v in sample.json if isinstance(v, dict)), None) if isinstance(sample.json, list) else sample.json
 
 
 def detect(sample: Sample) -> float:
     value = _first(sample)
     if get(value, "TestName") in ("ndt7", "ndt5"):
         return 1.0
-    if (
-        get(value, "Download", "Value") is not None
-        or get(value, "Download", "Throughput", "Value") is not None
-    ):
+    if get(value, "Download", "Value") is not None or get(value, "Download", "Throughput", "Value") is not None:
         return 1.0
     if get(value, "StartTime") and (get(value, "Download", "UUID") or get(value, "Upload", "UUID")):
         return 1.0
-    return (
-        0.7 if get(value, "Key") in ("measurement", "starting", "connected") and get(value, "Value") else 0.0
-    )
+    return 0.7 if get(value, "Key") in ("measurement", "starting", "connected") and get(value, "Value") else 0.0
 
 
 def read(source: Source, options: Options, records: LinkRecords | None = None) -> LinkRecords:
@@ -77,9 +68,7 @@ def _quantity(value, factor, *path: str) -> float | None:
 
 
 def _summary(value, clock):
-    down = _quantity(value, rate_factor, "Download", "Throughput") or _quantity(
-        value, rate_factor, "Download"
-    )
+    down = _quantity(value, rate_factor, "Download", "Throughput") or _quantity(value, rate_factor, "Download")
     up = _quantity(value, rate_factor, "Upload", "Throughput") or _quantity(value, rate_factor, "Upload")
     if down is None and up is None:
         return "no throughput"
@@ -102,9 +91,7 @@ def _summary(value, clock):
 
 
 def _murakami(value, clock):
-    if get(value, "DownloadError") or (
-        get(value, "DownloadValue") is None and get(value, "UploadValue") is None
-    ):
+    if get(value, "DownloadError") or (get(value, "DownloadValue") is None and get(value, "UploadValue") is None):
         return str(get(value, "DownloadError") or get(value, "error") or "no value")
     out = []
     for key, factor in (
@@ -129,9 +116,7 @@ def _server(value, clock):
     down = up = rtt = jitter = loss = None
     for direction in ("Download", "Upload"):
         snapshots = [
-            m
-            for m in get(value, direction, "ServerMeasurements") or []
-            if isinstance(get(m, "TCPInfo"), dict)
+            m for m in get(value, direction, "ServerMeasurements") or [] if isinstance(get(m, "TCPInfo"), dict)
         ]
         if not snapshots:
             continue

@@ -84,9 +84,7 @@ def read(source: Source, options: Options) -> dict[str, Availability]:
         except ValueError as error:
             if ended:
                 check_time(cells[0], report, line, "time")
-            report.repair(
-                "unreadable rows dropped" if ended else "last line cut short: dropped", str(error), line
-            )
+            report.repair("unreadable rows dropped" if ended else "last line cut short: dropped", str(error), line)
             continue
         points.append((time * factor, int(cells[-1])))
     return _built(points, report, absolute)
@@ -96,9 +94,7 @@ def _built(points: list[tuple[float, int]], report, absolute: bool):
     if len(points) < 2:
         raise report.error("has fewer than two readable rows")
     if any(b[0] < a[0] for a, b in zip(points, points[1:])):
-        report.repair(
-            "rows out of time order: sorted", count=sum(b[0] < a[0] for a, b in zip(points, points[1:]))
-        )
+        report.repair("rows out of time order: sorted", count=sum(b[0] < a[0] for a, b in zip(points, points[1:])))
         points = sorted(points, key=lambda point: point[0])
     steps = sorted(b[0] - a[0] for a, b in zip(points, points[1:]) if b[0] > a[0])
     end = points[-1][0] + (steps[len(steps) // 2] if steps else 1.0)
@@ -108,9 +104,7 @@ def _built(points: list[tuple[float, int]], report, absolute: bool):
     if len(raw) > 1:
         report.note("numbers of nodes: node k is available while there are at least k")
     origin = points[0][0]
-    return build(
-        raw, report, span_s=end - origin, origin_s=origin, start_epoch_s=origin if absolute else None
-    )
+    return build(raw, report, span_s=end - origin, origin_s=origin, start_epoch_s=origin if absolute else None)
 
 
 def _factor(cells: list[str], report, options: Options) -> float:
@@ -130,9 +124,7 @@ def _factor(cells: list[str], report, options: Options) -> float:
     fractions = any(v != int(v) for v in values)
     unit, factor = ("hours", 3600.0) if fractions and max(values) < 10_000 else ("seconds", 1.0)
     report.repair("units that the file does not state: told from the values", f"time is in {unit}")
-    report.warn(
-        f"the unit of the times is not stated: read as {unit} (--map time=1:s or the like states another)"
-    )
+    report.warn(f"the unit of the times is not stated: read as {unit} (--map time=1:s or the like states another)")
     return factor
 
 

@@ -38,9 +38,7 @@ def _unheaded(layout: Layout) -> dict[str, int] | None:
             continue
         where = {name: at + i for i, name in enumerate(_NAMES) if at + i < len(row)}
         stamps = [
-            i
-            for i, cell in enumerate(row)
-            if not at <= i < at + 9 and is_stamp(cell) and not cell.strip().isdigit()
+            i for i, cell in enumerate(row) if not at <= i < at + 9 and is_stamp(cell) and not cell.strip().isdigit()
         ]
         if stamps:
             where["timestamp"] = stamps[0]
@@ -88,8 +86,7 @@ def _other_zone(layout: Layout, source: Source) -> None:
         zones = {row[at] for row in layout.rows if at < len(row)} - {"GMT", "UTC", ""}
         if zones:
             source.report.warn(
-                f"TIME_ZONE says {', '.join(sorted(zones)[:3])}, the times are read as UTC unless "
-                "--tz states the zone"
+                f"TIME_ZONE says {', '.join(sorted(zones)[:3])}, the times are read as UTC unless --tz states the zone"
             )
 
 
@@ -111,22 +108,14 @@ APP = TableFormat(
     "ookla-app",
     "a Speedtest mobile app's export",
     needs=("Date", "ConnType", "Download", "Upload", "Latency"),
-    columns={
-        "down_bps": (("Download",), "kbit/s"),
-        "up_bps": (("Upload",), "kbit/s"),
-        "rtt_s": (("Latency",), "ms"),
-    },
+    columns={"down_bps": (("Download",), "kbit/s"), "up_bps": (("Upload",), "kbit/s"), "rtt_s": (("Latency",), "ms")},
     time=(("Date",),),
     drops=("Lat", "Lon", "ServerName", "InternalIp", "ExternalIp"),
 )
 
 
 def _first(sample: Sample):
-    return (
-        next((v for v in sample.json if isinstance(v, dict)), None)
-        if isinstance(sample.json, list)
-        else sample.json
-    )
+    return next((v for v in sample.json if isinstance(v, dict)), None) if isinstance(sample.json, list) else sample.json
 
 
 def detect_json(sample: Sample) -> float:
@@ -136,9 +125,7 @@ def detect_json(sample: Sample) -> float:
             return 1.0
     value = _first(sample)
     kind = get(value, "type")
-    if get(value, "timestamp") and (
-        kind in ("log", "testStart", "result") or isinstance(get(value, kind or ""), dict)
-    ):
+    if get(value, "timestamp") and (kind in ("log", "testStart", "result") or isinstance(get(value, kind or ""), dict)):
         return 0.8
     return 1.0 if get(value, "DownloadBandwidth") is not None else 0.0
 
@@ -156,13 +143,7 @@ def read_json(source: Source, options: Options, records: LinkRecords | None = No
                 time,
                 *(
                     number_at(value, k)
-                    for k in (
-                        "DownloadBandwidth",
-                        "UploadBandwidth",
-                        "PingLatency",
-                        "PingJitter",
-                        "PacketLoss",
-                    )
+                    for k in ("DownloadBandwidth", "UploadBandwidth", "PingLatency", "PingJitter", "PacketLoss")
                 ),
             )
         return (

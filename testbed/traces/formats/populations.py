@@ -102,9 +102,7 @@ def read_parquet(source: Source, options: Options, records: LinkRecords | None =
         records = LinkRecords(report, zero="failed", labels=dict(zip(("down_bps", "up_bps", "rtt_s"), names)))
         row, wanted = 0, 0.0
         for batch in file.iter_batches(batch_size=100_000, columns=present):
-            columns = [
-                np.asarray(batch.column(n).to_numpy(zero_copy_only=False), dtype=float) for n in present
-            ]
+            columns = [np.asarray(batch.column(n).to_numpy(zero_copy_only=False), dtype=float) for n in present]
             while int(wanted) < row + len(batch):
                 i = int(wanted) - row
                 values = [scaled(float(c[i]), k) for c, k in zip(columns, (1e3, 1e3, 1e-3))]

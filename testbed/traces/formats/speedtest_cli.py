@@ -40,11 +40,7 @@ CSV = TableFormat(
     "speedtest-cli-csv",
     "a speedtest-cli log (--csv)",
     needs=COLUMNS[:8],
-    columns={
-        "down_bps": (("Download",), "bit/s"),
-        "up_bps": (("Upload",), "bit/s"),
-        "rtt_s": (("Ping",), "ms"),
-    },
+    columns={"down_bps": (("Download",), "bit/s"), "up_bps": (("Upload",), "bit/s"), "rtt_s": (("Ping",), "ms")},
     time=(("Timestamp",),),
     unheaded=_unheaded,
     drops=("Sponsor", "Server Name", "Share", "IP Address"),

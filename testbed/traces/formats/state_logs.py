@@ -40,11 +40,7 @@ _FLASH = {
 
 
 def _is_flash(value) -> bool:
-    return (
-        isinstance(value, dict)
-        and bool(value)
-        and isinstance(get(next(iter(value.values())), "messages"), str)
-    )
+    return isinstance(value, dict) and bool(value) and isinstance(get(next(iter(value.values())), "messages"), str)
 
 
 def detect_flash(sample: Sample) -> float:
@@ -87,9 +83,7 @@ def _flash_device(device: str, messages: str, rule: Rule, clock: Clock, switches
             continue
         switches.seen(time)
         if change is None:
-            if (
-                not event.strip().rstrip("%").replace(".", "").isdigit()
-            ):  # battery percentages change no state
+            if not event.strip().rstrip("%").replace(".", "").isdigit():  # battery percentages change no state
                 report.repair("unknown events ignored", event.strip()[:30])
             continue
         state.update(change)

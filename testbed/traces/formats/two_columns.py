@@ -108,10 +108,6 @@ FORMATS = (
         _reader(1.0, 1e6, "s, Mbit/s"),
     ),
     Format(
-        "oboe",
-        "links",
-        "a throughput trace of ms and kbit/s (Oboe)",
-        detect_oboe,
-        _reader(1e-3, 1e3, "ms, kbit/s"),
+        "oboe", "links", "a throughput trace of ms and kbit/s (Oboe)", detect_oboe, _reader(1e-3, 1e3, "ms, kbit/s")
     ),
 )
