@@ -24,7 +24,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     Example:
       testbed doctor
     """
-    from testbed.emulation.capabilities import can_run, choose_delay_backend, probe, rows
+    from testbed.emulation.machine.capabilities import can_run, choose_delay_backend, probe, rows
 
     caps = probe()
     fine, reasons = can_run(caps)

@@ -70,8 +70,8 @@ def exec_command(
     """
     from testbed.errors import InputError
     from testbed.experiment.loading import load_experiment
-    from testbed.experiment.programs import Job, run_attached, run_new
-    from testbed.experiment.session import find_live
+    from testbed.studies.programs import Job, run_attached, run_new
+    from testbed.studies.session import find_live
 
     if everywhere and hosts:
         raise InputError("--all, --hosts", "exclude each other; give one")

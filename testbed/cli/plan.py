@@ -36,8 +36,8 @@ def plan(
       testbed plan quickstart --runner cleave --set training.local=never
       testbed plan cleave --set topology.homes=16 --json
     """
-    from testbed.experiment.planning import load_for_runner, plan_view
     from testbed.report.plan_text import render_plan
+    from testbed.studies.planning import load_for_runner, plan_view
 
     view = plan_view(*load_for_runner(experiment, overrides, seed=seed, runner=runner))
     if as_json:

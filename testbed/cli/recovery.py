@@ -48,9 +48,9 @@ def recovery(
     """
     from testbed.cli.run import execute
     from testbed.experiment.loading import load_experiment
-    from testbed.experiment.recovering import pairs
-    from testbed.experiment.running import prepare
     from testbed.report.recovery import markdown, row
+    from testbed.studies.recovering import pairs
+    from testbed.studies.running import prepare
 
     console = Console(stderr=True, highlight=False)
     todo = [

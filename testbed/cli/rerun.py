@@ -37,9 +37,9 @@ def rerun(ctx: click.Context, run: str, out: Path, dry_run: bool, as_json: bool)
     import sys
 
     from testbed.cli.run import execute
-    from testbed.experiment import rerunning
-    from testbed.experiment.running import manifest_now, prepare
     from testbed.measurement.run_folder import RunFolder
+    from testbed.studies import rerunning
+    from testbed.studies.running import manifest_now, prepare
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
     old = RunFolder.open(run)

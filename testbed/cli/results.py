@@ -65,7 +65,7 @@ def results(
       testbed results recovery ratio --output /tmp/docs
     """
     from testbed.experiment.loading import EXPERIMENTS
-    from testbed.experiment.results import make_results
+    from testbed.studies.results import make_results
 
     for path in make_results(
         file or EXPERIMENTS / "results" / "questions.yaml",

@@ -76,8 +76,8 @@ def run(
       testbed run scale-256 --tdf auto
     """
     from testbed.experiment.loading import load_experiment
-    from testbed.experiment.running import dry_run_text
     from testbed.experiment.setup import run_setups
+    from testbed.studies.running import dry_run_text
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
     loaded = load_experiment(experiment, overrides, seed=seed, tdf=tdf)
@@ -100,7 +100,7 @@ def execute_sweep(
     as_json: bool = False,
 ) -> int:
     """Run each of a sweep's setups (or the one there is without a sweep), then compare them. Returns the exit code."""
-    from testbed.experiment.running import prepare
+    from testbed.studies.running import prepare
 
     folders, code = [], 0
     for number, setup in enumerate(setups):
@@ -122,8 +122,8 @@ def execute(
 ) -> tuple[list[Path], int]:
     """Run it with progress, print its summaries. Returns the run folders and the exit code."""
     from testbed.cli.progress import LiveProgress, PlainProgress, RunView
-    from testbed.experiment.running import run_once
     from testbed.report.summary import render_repeats, render_summary, summarize, summarize_repeats
+    from testbed.studies.running import run_once
 
     command = "testbed " + " ".join(sys.argv[1:])
     folders, code = [], 0

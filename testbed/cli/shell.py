@@ -37,7 +37,7 @@ def shell(experiment: str, overrides: tuple[str, ...], at: str, hold: bool) -> N
 
     from testbed.cli.exec import parse_time
     from testbed.experiment.loading import load_experiment
-    from testbed.experiment.session import shaped_session
+    from testbed.studies.session import shaped_session
 
     loaded = load_experiment(experiment, overrides)
     setLogLevel("output")  # what commands print, without Mininet's own chatter

@@ -62,9 +62,9 @@ def validate(
     """
     from rich.console import Console
 
-    from testbed.experiment.validating import checked
-    from testbed.experiment.validating import validate as both
     from testbed.report.compare_engines import json_of, render_validation
+    from testbed.studies.validating import checked
+    from testbed.studies.validating import validate as both
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
     setups = checked(experiments, overrides, seed=seed, tdf=tdf)
@@ -78,7 +78,7 @@ def validate(
 
 
 def _emulate(setup, out: Path) -> Path:
-    from testbed.experiment.running import prepare, run_once
+    from testbed.studies.running import prepare, run_once
 
     return run_once(prepare(setup, out, lambda _: None), out, progress=_silence(setup), command=_command()).path
 

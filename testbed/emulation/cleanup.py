@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testbed.emulation import names, namespaces, state
-from testbed.emulation.cgroups import PARENT as GROUPS
+from testbed.emulation import state
+from testbed.emulation.network import names, namespaces
+from testbed.emulation.process.cgroups import PARENT as GROUPS
 from testbed.emulation.state import RunState
 from testbed.errors import InputError, unknown
 from testbed.processes import PARENT, START_TIME, STATE, stat_fields

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from testbed.cluster import LinkState, Topology
-from testbed.emulation.link_model import AccessLink, access_links
-from testbed.emulation.network import NetworkSettings, plan_commands
-from testbed.emulation.replay import ReplayPlan
-from testbed.emulation.shaped import dilated
+from testbed.emulation.network.emulated import NetworkSettings, plan_commands
+from testbed.emulation.network.shaped import dilated
+from testbed.emulation.schedule.replay import ReplayPlan
+from testbed.scenario.link_model import AccessLink, access_links
 
 
 def _at_start(

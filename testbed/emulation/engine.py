@@ -14,20 +14,20 @@ from typing import Any, Protocol
 from testbed.cluster import LinkState
 from testbed.cluster.model import SERVER
 from testbed.emulation import cleanup
-from testbed.emulation.capabilities import Capabilities
-from testbed.emulation.churn import ChurnController
-from testbed.emulation.link_monitor import Interference, LinkMonitor
-from testbed.emulation.shaped import ShapedNetwork
-from testbed.emulation.signals import Interrupted, interruptible
+from testbed.emulation.machine.capabilities import Capabilities
+from testbed.emulation.network.link_monitor import Interference, LinkMonitor
+from testbed.emulation.network.shaped import ShapedNetwork
+from testbed.emulation.probing.probes import probe_links
+from testbed.emulation.process.workers import WorkerPool
+from testbed.emulation.schedule.churn import ChurnController
 from testbed.emulation.state import RunState
-from testbed.emulation.workers import WorkerPool
 from testbed.errors import TestbedError
 from testbed.experiment.setup import RunSetup
 from testbed.measurement.fidelity import thresholds_of
 from testbed.measurement.host_monitor import HostMonitor
 from testbed.measurement.live_verdict import LiveVerdict
-from testbed.measurement.probes import probe_links
 from testbed.measurement.run_folder import RunFolder
+from testbed.signals import Interrupted, interruptible
 
 
 class ProgressLike(Protocol):

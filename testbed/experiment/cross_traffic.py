@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from testbed import units
 from testbed.cluster import LinkState
-from testbed.emulation import cross_traffic as shapes
-from testbed.emulation.cross_traffic import Stream
 from testbed.errors import InputError, unknown
 from testbed.experiment.loading import LoadedExperiment
+from testbed.scenario import cross_traffic as shapes
+from testbed.scenario.cross_traffic import Stream
 
 
 def read_cross_traffic(loaded: LoadedExperiment, homes: tuple[str, ...]) -> tuple[Stream, ...]:

@@ -14,17 +14,17 @@ from testbed.cluster import Cluster, Device, Link, LinkState, OptimizerSpec, Sha
 from testbed.cluster.devices import DeviceProfile, load_profiles
 from testbed.cluster.model import SERVER
 from testbed.cluster.topology_file import load_topology
-from testbed.emulation.cross_traffic import Stream
-from testbed.emulation.link_model import access_link
 from testbed.errors import InputError, nearest, unknown
 from testbed.experiment.cross_traffic import overload_warnings, read_cross_traffic
-from testbed.experiment.generated import drawn_devices, generated_availability, generated_links
 from testbed.experiment.loading import LoadedExperiment, in_entry, sweep_points
-from testbed.experiment.machine import check_congestion_control
 from testbed.experiment.schema import NeighbourhoodSection, TopologySection, TrainingSection
 from testbed.measurement.thresholds import Thresholds
 from testbed.runtime import Plan, Runner
 from testbed.runtime.registry import load_runner
+from testbed.scenario.cross_traffic import Stream
+from testbed.scenario.link_model import access_link
+from testbed.studies.generated import drawn_devices, generated_availability, generated_links
+from testbed.studies.machine import check_congestion_control
 from testbed.traces.assign import assign
 from testbed.traces.availability import read_availability
 from testbed.traces.links import read_links

@@ -15,14 +15,14 @@ import yaml
 from testbed import __version__
 from testbed.cluster import LinkState, Topology
 from testbed.cluster.model import SERVER
-from testbed.emulation.cross_traffic import Stream
 from testbed.emulation.delay.base import PathDelay
 from testbed.emulation.engine import ProgressLike, RunResult
-from testbed.emulation.link_model import access_link, server_delay
-from testbed.emulation.signals import Interrupted, interruptible
 from testbed.experiment.inputs import inputs
 from testbed.experiment.setup import NetworkSetup, RunSetup
 from testbed.measurement.run_folder import RunFolder, check_space
+from testbed.scenario.cross_traffic import Stream
+from testbed.scenario.link_model import access_link, server_delay
+from testbed.signals import Interrupted, interruptible
 from testbed.simulation.engine import PortChange, Simulation
 from testbed.simulation.network import PortSettings
 
@@ -137,7 +137,7 @@ def _receiver(folder: RunFolder, progress: ProgressLike) -> Callable[[dict[str, 
 
 def simulation_manifest(setup: RunSetup, command: str) -> dict[str, Any]:
     """What the manifest says before the start."""
-    from testbed.experiment.running import package_versions
+    from testbed.studies.running import package_versions
 
     e = setup.loaded.experiment
     return {

@@ -13,7 +13,7 @@ _ABOVE = ("experiment", "runner", "devices_planned_for", "warnings", "notes", "p
 
 
 def render_plan(view: Mapping[str, Any], most_rows: int) -> Iterator[str]:
-    """Lines: heading, notes, values, then the tables. `view`: see testbed.experiment.planning.PlanView.as_dict."""
+    """Lines: heading, notes, values, then the tables. `view`: see testbed.studies.planning.PlanView.as_dict."""
     yield click.style(f"{view['experiment']}  {view['runner']} · {len(view['devices_planned_for'])} devices", bold=True)
     for warning in view["warnings"]:
         yield click.style(f"warning: {warning}", fg="yellow")

@@ -1,4 +1,4 @@
-"""One direction of a pair of nodes: a TCP connection with its queue, as `testbed.emulation.transport` has it."""
+"""One direction of a pair of nodes: a TCP connection with its queue, as in `testbed.emulation.process.transport`."""
 
 from __future__ import annotations
 

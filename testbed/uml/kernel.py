@@ -75,8 +75,8 @@ def availability() -> Availability:
             shim,
             remedy=COMPILER,
             lacking=(
-                f"this processor's extended registers (AMX, {register_bytes()} bytes) need a work-around that is compiled "
-                "when the kernel boots, and there is no C compiler"
+                f"this processor's extended registers (AMX, {register_bytes()} bytes) need a work-around that is "
+                "compiled when the kernel boots, and there is no C compiler"
             ),
         )
     return found

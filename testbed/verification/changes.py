@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from testbed.cluster import LinkState
-from testbed.emulation.link_model import access_links
-from testbed.emulation.replay import Replayer, ReplayPlan
-from testbed.emulation.shaped import ShapedNetwork
+from testbed.emulation.network.shaped import ShapedNetwork
+from testbed.emulation.schedule.replay import Replayer, ReplayPlan
 from testbed.measurement.thresholds import Thresholds
+from testbed.scenario.link_model import access_links
 from testbed.verification.rows import Row, judged, retry_each
 from testbed.verification.settings import promises
 from testbed.verification.statistics import step_up

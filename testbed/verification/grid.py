@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from testbed.cluster import Link, LinkState, Topology
 from testbed.errors import InputError
-from testbed.experiment.machine import capable
 from testbed.measurement.thresholds import Thresholds, in_user_mode_linux
+from testbed.studies.machine import capable
 from testbed.verification.effort import QUICK, Effort
 from testbed.verification.rows import Row, shown
 from testbed.verification.verify import Verification, built, facts_of, mean_rate_row, measure

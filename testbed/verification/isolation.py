@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from testbed.cluster.model import SERVER
-from testbed.emulation.cross_traffic import Stream
-from testbed.emulation.namespaces import inside
-from testbed.emulation.shaped import ShapedNetwork
-from testbed.measurement.light_traffic import echo_rtts
+from testbed.emulation.network.namespaces import inside
+from testbed.emulation.network.shaped import ShapedNetwork
+from testbed.emulation.probing.light_traffic import echo_rtts
 from testbed.measurement.thresholds import Thresholds
+from testbed.scenario.cross_traffic import Stream
 from testbed.verification.rows import Row, judged, retry_each, unjudged
 from testbed.verification.settings import promises
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from testbed.cluster import LinkState
-from testbed.emulation.link_model import GOODPUT_BYTES
-from testbed.emulation.shaped import ShapedNetwork
-from testbed.measurement.probes import probe_links
+from testbed.emulation.network.shaped import ShapedNetwork
+from testbed.emulation.probing.probes import probe_links
 from testbed.measurement.thresholds import Thresholds
+from testbed.scenario.link_model import GOODPUT_BYTES
 from testbed.verification.effort import Effort, Say
 from testbed.verification.rows import Row, flat, judged, retry_each, unjudged
 from testbed.verification.settings import Promise

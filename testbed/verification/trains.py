@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from testbed.emulation.link_model import FRAME_BYTES, GOODPUT_BYTES, MTU
-from testbed.emulation.namespaces import inside
+from testbed.emulation.network.namespaces import inside
+from testbed.scenario.link_model import FRAME_BYTES, GOODPUT_BYTES, MTU
 
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _UDP_SEGMENT = 32, 33, 35, 103
 _UDP_HEADERS = 28

@@ -31,8 +31,8 @@ from runners.cleave.products import CRITICAL, Products  # noqa: E402
 from runners.planning.gemm import Gemm  # noqa: E402
 from testbed.cluster import Cluster, Device, Link, ModelSpec, TrainingSpec  # noqa: E402
 from testbed.emulation import cleanup  # noqa: E402
+from testbed.emulation.process.workers import HostAddress, WorkerPool  # noqa: E402
 from testbed.emulation.state import RunState  # noqa: E402
-from testbed.emulation.workers import HostAddress, WorkerPool  # noqa: E402
 from testbed.runtime import Plan  # noqa: E402
 
 SECONDS = 3.0

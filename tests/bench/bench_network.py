@@ -25,7 +25,7 @@ def ours(homes: int) -> dict:
     """Start and stop an EmulatedNetwork with `homes` homes."""
     from testbed.cluster import Link, Topology
     from testbed.emulation import cleanup
-    from testbed.emulation.network import EmulatedNetwork
+    from testbed.emulation.network.emulated import EmulatedNetwork
     from testbed.emulation.state import RunState
 
     names = tuple(f"h{i}" for i in range(1, homes + 1))

@@ -47,10 +47,10 @@ def network() -> None:
     """A thousand homes: start with delay lines, probe a sample of links in both directions, change all, stop."""
     from testbed.cluster import Link, LinkState, Topology
     from testbed.emulation import cleanup
-    from testbed.emulation.capabilities import probe
-    from testbed.emulation.shaped import ShapedNetwork
+    from testbed.emulation.machine.capabilities import probe
+    from testbed.emulation.network.shaped import ShapedNetwork
+    from testbed.emulation.probing.probes import probe_links
     from testbed.emulation.state import RunState
-    from testbed.measurement.probes import probe_links
 
     names = tuple(f"h{i}" for i in range(1, HOMES + 1))
     server = Link(1e9, 1e9, 0.001, 0.001)

@@ -12,8 +12,8 @@ import pytest
 
 from testbed.cluster import Link, SharedLink, Topology
 from testbed.emulation import cleanup
-from testbed.emulation.capabilities import Capabilities, can_run, probe
-from testbed.emulation.network import EmulatedNetwork, NetworkSettings
+from testbed.emulation.machine.capabilities import Capabilities, can_run, probe
+from testbed.emulation.network.emulated import EmulatedNetwork, NetworkSettings
 from testbed.emulation.state import RunState
 
 

@@ -8,8 +8,8 @@ import pytest
 from steady import measured
 from test_workers import make_plan
 
-from testbed.emulation.churn import ChurnController
-from testbed.emulation.workers import WorkerPool
+from testbed.emulation.process.workers import WorkerPool
+from testbed.emulation.schedule.churn import ChurnController
 from testbed.errors import InputError
 from testbed.runtime.failure_detector import DetectorSettings
 

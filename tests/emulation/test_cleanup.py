@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation import cleanup, namespaces
+from testbed.emulation import cleanup
 from testbed.emulation import state as state_file
+from testbed.emulation.network import namespaces
 from testbed.emulation.state import RunState, process_value
 from testbed.errors import InputError
 
@@ -116,8 +117,8 @@ def test_clean_skips_living_runs_unless_forced(holder):
 
 def test_a_network_is_removed_when_its_start_fails_halfway(state, monkeypatch):
     from testbed.cluster import Link, Topology
-    from testbed.emulation import hosts
-    from testbed.emulation.network import EmulatedNetwork
+    from testbed.emulation.network import hosts
+    from testbed.emulation.network.emulated import EmulatedNetwork
 
     def fail(*_args):
         raise OSError("no more")

@@ -17,12 +17,12 @@ from steady import RTT_MS, measured
 from traffic import Flow, ping_ms, socket_in
 
 from testbed.cluster import SharedLink
-from testbed.emulation.capabilities import Capabilities
 from testbed.emulation.delay.base import DelayBackend, PathDelay
 from testbed.emulation.delay.compiled_line import CHOICE, library_path
 from testbed.emulation.delay.netem import NetemBackend
 from testbed.emulation.delay.nfqueue import NfqueueBackend
-from testbed.emulation.namespaces import run_in
+from testbed.emulation.machine.capabilities import Capabilities
+from testbed.emulation.network.namespaces import run_in
 from testbed.errors import TestbedError
 
 pytestmark = [pytest.mark.emulation, measured]
@@ -76,7 +76,7 @@ def one_way(network, source: str, target: str, count: int, gap_s: float = 0.0) -
 def rule_present(network) -> bool:
     """Whether the kernel of the run's namespace still hands packets to a queue."""
     from testbed.emulation.delay import netfilter
-    from testbed.emulation.namespaces import in_thread, inside
+    from testbed.emulation.network.namespaces import in_thread, inside
 
     def look() -> bool:
         with inside(network.net_namespace), netfilter.open_socket() as sock:

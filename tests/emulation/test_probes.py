@@ -13,8 +13,8 @@ from steady import measured
 from testbed.cluster import Link, LinkState, SharedLink
 from testbed.cluster.model import SERVER
 from testbed.emulation.delay.nfqueue import NfqueueBackend
-from testbed.emulation.link_model import access_links, server_delay
-from testbed.measurement.probes import ProbeResult, probe_links
+from testbed.emulation.probing.probes import ProbeResult, probe_links
+from testbed.scenario.link_model import access_links, server_delay
 
 pytestmark = [pytest.mark.emulation, measured]
 
@@ -134,7 +134,7 @@ def test_a_link_that_is_down_measures_nothing(shaped, monkeypatch):
     states = {"a": LinkState(10e6, 5e6, 0.010), "b": LinkState(10e6, 5e6, 0.010)}
     network = shaped(states)
     network.link_down("b")
-    monkeypatch.setattr("testbed.measurement.probes.CONNECT_S", 0.5)
+    monkeypatch.setattr("testbed.emulation.probing.probes.CONNECT_S", 0.5)
     found = by_quantity(probe_links(network, states, server=CORE_STATE, seconds=0.3))
     assert found["a", "rate_down"].measured == pytest.approx(10e6, rel=0.03)
     assert found["b", "rate_down"].measured == found["b", "rate_up"].measured == 0.0

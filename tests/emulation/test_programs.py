@@ -15,8 +15,8 @@ import pytest
 from steady import measured
 
 from testbed.cluster import Link, LinkState, Topology
-from testbed.emulation.programs import default_hosts, environment, run_program, start_program, worst
-from testbed.emulation.shaped import ShapedNetwork
+from testbed.emulation.network.shaped import ShapedNetwork
+from testbed.emulation.process.programs import default_hosts, environment, run_program, start_program, worst
 from testbed.errors import InputError
 
 pytestmark = pytest.mark.emulation

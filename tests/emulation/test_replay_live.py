@@ -11,8 +11,8 @@ from traffic import Flow, ping_ms
 
 from testbed.cluster import Link, LinkState
 from testbed.emulation.delay.nfqueue import NfqueueBackend
-from testbed.emulation.link_model import WIRE_PER_GOODPUT, access_links
-from testbed.emulation.replay import Replayer, ReplayPlan
+from testbed.emulation.schedule.replay import Replayer, ReplayPlan
+from testbed.scenario.link_model import WIRE_PER_GOODPUT, access_links
 
 pytestmark = [pytest.mark.emulation, measured]
 CORE = Link(1e9, 1e9)

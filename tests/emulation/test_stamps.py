@@ -12,7 +12,7 @@ import pytest
 from traffic import socket_in
 
 from testbed.emulation.delay.stamps import forget_early_stamps
-from testbed.emulation.namespaces import inside
+from testbed.emulation.network.namespaces import inside
 
 pytestmark = pytest.mark.emulation
 PACKETS, FRAME_S = 10, 0.0116  # of full frames at 1 Mbit/s

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from testbed.experiment.loading import load_experiment
-from testbed.experiment.preflight import BUSY
 from testbed.experiment.setup import run_setup
+from testbed.studies.preflight import BUSY
 
 pytestmark = [pytest.mark.emulation, pytest.mark.root]
 

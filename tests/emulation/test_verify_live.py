@@ -15,7 +15,7 @@ import pytest
 from steady import IN_UML, measured
 
 from testbed.cluster import Link, LinkState, Topology
-from testbed.emulation import shaping
+from testbed.emulation.network import shaping
 from testbed.errors import TestbedError
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification import changes, isolation

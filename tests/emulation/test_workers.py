@@ -15,7 +15,7 @@ import pytest
 
 from testbed.cluster import Cluster, Device, Link, ModelSpec, TrainingSpec
 from testbed.emulation import cleanup
-from testbed.emulation.workers import HostAddress, WorkerPool
+from testbed.emulation.process.workers import HostAddress, WorkerPool
 from testbed.errors import TestbedError
 from testbed.runtime import Plan
 

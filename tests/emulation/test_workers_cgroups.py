@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from testbed.emulation.cgroups import Mounts, RunCgroups, find_mounts
+from testbed.emulation.process.cgroups import Mounts, RunCgroups, find_mounts
 
 pytestmark = pytest.mark.emulation
 

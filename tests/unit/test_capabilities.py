@@ -7,9 +7,9 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
-from testbed.emulation import capabilities as c
-from testbed.emulation.capabilities import Capabilities, can_run, choose_delay_backend, require_switch, rows
-from testbed.emulation.kernel_probes import Found
+from testbed.emulation.machine import capabilities as c
+from testbed.emulation.machine.capabilities import Capabilities, can_run, choose_delay_backend, require_switch, rows
+from testbed.emulation.machine.kernel_probes import Found
 from testbed.errors import CapabilityError, InputError
 
 YES, NO = Found(True, "tried"), Found(False, "Specified qdisc kind is unknown.", "modprobe it")

@@ -2,8 +2,9 @@
 
 import pytest
 
-from testbed.emulation import cgroups, cleanup
-from testbed.emulation.cgroups import HostCgroup, Mounts, RunCgroups, find_mounts
+from testbed.emulation import cleanup
+from testbed.emulation.process import cgroups
+from testbed.emulation.process.cgroups import HostCgroup, Mounts, RunCgroups, find_mounts
 from testbed.errors import CapabilityError
 
 V1 = """\

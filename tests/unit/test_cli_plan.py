@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from testbed.cli import cli, main
-from testbed.emulation import kernel_probes
-from testbed.experiment.planning import load_for_runner
+from testbed.emulation.machine import kernel_probes
+from testbed.studies.planning import load_for_runner
 
 CLEAVE = ("plan", "quickstart", "--runner", "cleave", "--set", "model.layers=1", "--set", "training.local=never")
 

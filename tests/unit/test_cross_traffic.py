@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation import cross_traffic as x
-from testbed.emulation.cross_traffic import Stream
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment
 from testbed.experiment.setup import run_setup
+from testbed.scenario import cross_traffic as x
+from testbed.scenario.cross_traffic import Stream
 
 
 def test_constant_traffic_begins_and_ends():

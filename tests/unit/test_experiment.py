@@ -9,8 +9,8 @@ from testbed.cluster.populations import load_populations
 from testbed.cluster.topology_file import load_topology
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment, parse
-from testbed.experiment.questions import load_questions
 from testbed.experiment.reference import markdown
+from testbed.studies.questions import load_questions
 
 ROOT = Path(__file__).resolve().parents[2]
 

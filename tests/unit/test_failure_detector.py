@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from testbed.emulation.membership import Expelled, Joined, Lease, Registry
+from testbed.emulation.process.membership import Expelled, Joined, Lease, Registry
 from testbed.runtime import MembershipEvent
 from testbed.runtime.failure_detector import AwakeTime, DetectorSettings, LossWindow, RoundTrip, WindowMax
 

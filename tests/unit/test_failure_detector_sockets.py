@@ -7,8 +7,8 @@ import queue
 import resource
 import time
 
-from testbed.emulation.heartbeats import MembershipClient, MembershipServer
-from testbed.emulation.membership import Expelled, Joined
+from testbed.emulation.process.heartbeats import MembershipClient, MembershipServer
+from testbed.emulation.process.membership import Expelled, Joined
 from testbed.runtime import MembershipEvent
 from testbed.runtime.failure_detector import DetectorSettings
 

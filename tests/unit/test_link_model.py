@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.cluster import Link, LinkState, SharedLink
-from testbed.emulation import link_model
+from testbed.scenario import link_model
 
 SERVER = Link(1e9, 1e9, uplink_delay_s=0.002, downlink_delay_s=0.004)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from testbed.emulation import shaping
-from testbed.emulation.expectations import GRACE_S, Expectations
-from testbed.emulation.hosts import HostPort, SharedPort
-from testbed.emulation.link_monitor import LinkMonitor
-from testbed.emulation.netlink import attribute
-from testbed.emulation.notices import (
+from testbed.emulation.network import shaping
+from testbed.emulation.network.expectations import GRACE_S, Expectations
+from testbed.emulation.network.hosts import HostPort, SharedPort
+from testbed.emulation.network.link_monitor import LinkMonitor
+from testbed.emulation.network.netlink import attribute
+from testbed.emulation.network.notices import (
     BOTTLENECK_CLASS,
     BUFFER_HANDLE,
     ClassNotice,

@@ -85,10 +85,8 @@ def test_a_plots_name_is_one_of_files(places, capsys):
 
 def test_run_and_rerun_look_before_they_start(places, capsys, monkeypatch):
     for name in ("capable", "check_kernel"):  # what only root may, and only some kernels can, comes first
-        monkeypatch.setattr(f"testbed.experiment.running.{name}", lambda *_: None)
-    monkeypatch.setattr(
-        "testbed.experiment.running.preflight", lambda *_: pytest.fail("the machine was measured first")
-    )
+        monkeypatch.setattr(f"testbed.studies.running.{name}", lambda *_: None)
+    monkeypatch.setattr("testbed.studies.running.preflight", lambda *_: pytest.fail("the machine was measured first"))
     folder = RunFolder.create(places / "runs", "x")
     folder.write_experiment(yaml.safe_dump(load_experiment("smoke", ("engine=simulation",)).data))
     for args in (["run", "smoke"], ["run", "smoke", "--set", "engine=simulation"], ["rerun", folder.path]):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from testbed.emulation.pacing import SLACK_S, Pacer, compute_thread
+from testbed.emulation.process.pacing import SLACK_S, Pacer, compute_thread
 
 
 class FakeTime:

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from testbed.emulation.calibration import PacketCost, WorkShape, compute_capacity
+from testbed.emulation.machine.calibration import PacketCost, WorkShape, compute_capacity
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment
-from testbed.experiment.preflight import TDF_STEPS, Capacity, Demand, compare, demand_of, round_up
 from testbed.experiment.setup import run_setup
+from testbed.studies.preflight import TDF_STEPS, Capacity, Demand, compare, demand_of, round_up
 
 MACHINE = Capacity((10e9, 10e9), PacketCost(50e-6, 20e-6), 8e9)
 LIGHT = Demand(

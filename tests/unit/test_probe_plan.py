@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from testbed.cluster import Link, LinkState, SharedLink, Topology
-from testbed.measurement import probes
-from testbed.measurement.light_traffic import Flow, FlowSpec
+from testbed.emulation.probing import probes
+from testbed.emulation.probing.light_traffic import Flow, FlowSpec
 
 SERVER = LinkState(1e9, 1e9, 0.0)
 

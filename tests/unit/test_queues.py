@@ -6,10 +6,10 @@ from dataclasses import fields
 
 import pytest
 
-from testbed.emulation.capabilities import Capabilities, require_queue
-from testbed.emulation.kernel_probes import Found
-from testbed.emulation.plan import NetworkSettings
-from testbed.emulation.shaping import QUEUES, add_bottleneck, change_bottleneck, queue_options, shape
+from testbed.emulation.machine.capabilities import Capabilities, require_queue
+from testbed.emulation.machine.kernel_probes import Found
+from testbed.emulation.network.plan import NetworkSettings
+from testbed.emulation.network.shaping import QUEUES, add_bottleneck, change_bottleneck, queue_options, shape
 from testbed.errors import CapabilityError, InputError
 
 

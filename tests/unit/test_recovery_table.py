@@ -6,8 +6,8 @@ import pytest
 
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment
-from testbed.experiment.recovering import pairs
 from testbed.report.recovery import loss_of, markdown, row
+from testbed.studies.recovering import pairs
 
 
 def write(folder, steps, extra=()):

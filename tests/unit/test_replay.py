@@ -8,7 +8,7 @@ import time
 import pytest
 
 from testbed.cluster import Link, LinkState, SharedLink
-from testbed.emulation.replay import Replayer, ReplayPlan
+from testbed.emulation.schedule.replay import Replayer, ReplayPlan
 
 SERVER = Link(1e9, 1e9, 0.001, 0.001)
 A, B, C = LinkState(10e6, 1e6, 0.020), LinkState(20e6, 2e6, 0.030), LinkState(30e6, 3e6, 0.040)

@@ -9,11 +9,11 @@ from click.testing import CliRunner
 
 from testbed.cli import cli
 from testbed.errors import InputError
-from testbed.experiment import rerunning
 from testbed.experiment.loading import ROOT, load_experiment
-from testbed.experiment.running import manifest_now
 from testbed.experiment.setup import run_setup
 from testbed.measurement.run_folder import RunFolder
+from testbed.studies import rerunning
+from testbed.studies.running import manifest_now
 
 
 def _run(tmp_path, name, *, overrides=(), losses=(5.0, 4.0), trace=None):

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from testbed.errors import InputError
-from testbed.experiment.answering import Answer, answer, from_json, memory_text, to_json
 from testbed.experiment.loading import EXPERIMENTS, ROOT, load_experiment
-from testbed.experiment.questions import load_questions
-from testbed.experiment.results import make_results
 from testbed.report.results import binding, cell_text, claims, markdown, results_of
+from testbed.studies.answering import Answer, answer, from_json, memory_text, to_json
+from testbed.studies.questions import load_questions
+from testbed.studies.results import make_results
 
 SHIPPED = EXPERIMENTS / "results" / "questions.yaml"
 BASE = {

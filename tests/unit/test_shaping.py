@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation import shaping
-from testbed.emulation.shaping import Shape, access_link, add_bottleneck, change_bottleneck, shape
+from testbed.emulation.network import shaping
+from testbed.emulation.network.shaping import Shape, access_link, add_bottleneck, change_bottleneck, shape
 
 
 @pytest.mark.parametrize(

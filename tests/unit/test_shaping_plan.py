@@ -7,8 +7,8 @@ import re
 import pytest
 
 from testbed.cluster import Link, SharedLink, Topology
-from testbed.emulation import openvswitch
-from testbed.emulation.plan import NetworkSettings, make_plan, plan_commands
+from testbed.emulation.network import openvswitch
+from testbed.emulation.network.plan import NetworkSettings, make_plan, plan_commands
 from testbed.errors import InputError
 
 LINK = Link(20e6, 100e6)

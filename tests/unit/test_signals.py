@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from testbed.emulation.signals import Interrupted, interruptible
+from testbed.signals import Interrupted, interruptible
 
 HASTY = """
 import os, signal, threading, time

@@ -2,10 +2,10 @@
 
 import pytest
 
-from testbed.emulation.cross_traffic import read_rates
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment
 from testbed.experiment.setup import run_setup
+from testbed.scenario.cross_traffic import read_rates
 from testbed.traces import Report
 from testbed.traces.reading import read_traces
 

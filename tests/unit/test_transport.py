@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from testbed.cluster import Device, Link
-from testbed.emulation import control
-from testbed.emulation.node import Clock, EmulatedNode
-from testbed.emulation.pacing import compute_thread
-from testbed.emulation.transport import QUEUE_MESSAGES, Transport
+from testbed.emulation.process import control
+from testbed.emulation.process.node import Clock, EmulatedNode
+from testbed.emulation.process.pacing import compute_thread
+from testbed.emulation.process.transport import QUEUE_MESSAGES, Transport
 from testbed.runtime import ANY, MembershipEvent, PeerLost, wire
 from testbed.runtime.mailbox import View
 

@@ -7,9 +7,9 @@ import yaml
 from test_compare import tiny_run
 
 from testbed.errors import InputError
-from testbed.experiment.validating import checked, validate
 from testbed.report.compare_engines import case_of, csv_text, markdown, validation
 from testbed.report.compare_scatter import write_scatter
+from testbed.studies.validating import checked, validate
 
 
 def valid_run(base, **settings):

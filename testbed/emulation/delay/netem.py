@@ -15,10 +15,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from testbed.emulation import batch
 from testbed.emulation.delay.base import DelayStats, HostPort, PathDelay, SharedPort
 from testbed.emulation.delay.netem_counters import HANDLE, NetemCounters
-from testbed.emulation.namespaces import run_in
+from testbed.emulation.network import batch
+from testbed.emulation.network.namespaces import run_in
 from testbed.errors import TestbedError
 
 # Beyond any rate x delay that passes a bottleneck, so that netem never drops what no setting says; it is no

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from testbed.emulation.delay import netfilter, protocol, shared_stats
 from testbed.emulation.delay.base import DelayStats, HostPort, PathDelay, SharedPort
-from testbed.emulation.namespaces import enter_namespace, in_thread
+from testbed.emulation.network.namespaces import enter_namespace, in_thread
 from testbed.errors import CapabilityError, TestbedError
 
 _START_S = 20.0

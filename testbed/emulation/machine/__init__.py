@@ -1,0 +1,1 @@
+"""What this kernel and machine can do and carry."""

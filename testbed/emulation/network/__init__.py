@@ -1,0 +1,1 @@
+"""The emulated network: namespaces, links, their shaping, and who watches them."""

@@ -1,0 +1,1 @@
+"""Traffic of our own that measures links and machine."""

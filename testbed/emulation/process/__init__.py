@@ -1,0 +1,1 @@
+"""Workers and other programs in the hosts: started, limited, talked to, ended."""

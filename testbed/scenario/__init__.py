@@ -1,0 +1,1 @@
+"""What both engines are told: links, delays, traffic, and how a run ends."""

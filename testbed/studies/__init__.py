@@ -1,0 +1,1 @@
+"""What is done with experiments: run, simulated, swept, validated, compared, run again."""
