@@ -23,7 +23,7 @@ pytestmark = pytest.mark.emulation
 HOLDER = """
 import subprocess, sys, time
 from testbed.cluster import Link, Topology
-from testbed.emulation.network import EmulatedNetwork
+from testbed.emulation.network.emulated import EmulatedNetwork
 from testbed.emulation.state import RunState
 homes = tuple(f"h{i}" for i in range(1, int(sys.argv[1]) + 1))
 topology, links = Topology(homes, Link(1e9, 1e9)), {h: Link(1e7, 1e7) for h in homes}

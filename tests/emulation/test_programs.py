@@ -140,7 +140,7 @@ def test_a_killed_testbed_takes_its_programs_with_it(network, tmp_path):
         import sys
         sys.path[:0] = {[*filter(None, sys.path)]!r}
         from types import SimpleNamespace as N
-        from testbed.emulation.programs import run_program
+        from testbed.emulation.process.programs import run_program
         h = N(name="h1", netns_path={network.hosts["h1"].netns_path!r}, ip="10.0.0.1", interface="x")
         run_program(N(hosts={{"h1": h}}), ["h1"], ["sh", "-c", "echo started; sleep {marker}"], prefix=False)
     """)
@@ -162,7 +162,7 @@ def test_a_terminal_belongs_to_the_program_and_comes_back(network):
         import os, sys, signal
         sys.path[:0] = {[*filter(None, sys.path)]!r}
         from types import SimpleNamespace as N
-        from testbed.emulation.programs import run_program
+        from testbed.emulation.process.programs import run_program
         h = N(name="h1", netns_path={network.hosts["h1"].netns_path!r}, ip="10.0.0.1", interface="x")
         argv = ["sh", "-c", "test -t 0 && echo tty; exec sleep 30"]
         codes = run_program(N(hosts={{"h1": h}}), ["h1"], argv, prefix=False)

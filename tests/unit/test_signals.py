@@ -13,7 +13,7 @@ from testbed.signals import Interrupted, interruptible
 
 HASTY = """
 import os, signal, threading, time
-from testbed.emulation.signals import Interrupted, interruptible
+from testbed.signals import Interrupted, interruptible
 
 signal.signal(signal.SIGTERM, lambda *_: None)
 me = os.getpid()
