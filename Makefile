@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 STAMP := $(VENV)/.setup-done
 
-.PHONY: help setup quickstart test bench results validate lint clean
+.PHONY: help setup quickstart test bench results validate lint docs clean
 help:
 	@echo "make setup       packages and virtual environment (quick when nothing is to do)"
 	@echo "make quickstart  setup, then experiments/quickstart.yaml and its report"
@@ -14,7 +14,8 @@ help:
 	@echo "make bench       speed and memory, with stock Mininet in the same run"
 	@echo "make results     docs/results.md: the paper's questions, simulated; about half an hour on two cores"
 	@echo "make validate    docs/validation: the simulation against emulation, some ten minutes on a quiet machine"
-	@echo "make lint        ruff, and the dependency rule"
+	@echo "make lint        ruff's checks and format, types, and the dependency rule"
+	@echo "make docs        the documentation as a site, in build/site"
 	@echo "make clean       leftovers of crashed runs, then the virtual environment and caches"
 
 setup: $(STAMP)
@@ -44,8 +45,13 @@ validate: setup
 	$(SUDO) $(VENV)/bin/testbed validate experiments/validation/*.yaml --output docs/validation $(ARGS)
 
 lint: setup
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
 	$(PY) -m pytest -q tests/unit/test_dependency_rule.py
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
 
 clean:
 	-[ ! -x $(VENV)/bin/testbed ] || $(SUDO) $(VENV)/bin/testbed clean
