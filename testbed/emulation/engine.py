@@ -143,19 +143,9 @@ class EmulationRun:
         with ExitStack() as stack:
             shaped = ShapedNetwork(
                 state,
-                setup.network.topology,
-                setup.network.link_changes,
+                setup.network,
                 caps=self.caps,
-                delay_backend=e.network.delay_backend,
-                switch=e.network.switch,
-                congestion_control=e.network.congestion_control,
-                buffer_s=e.links.buffer,
-                tdf=e.tdf,
-                seed=e.seed,
-                queue=e.links.queue,
-                cross_traffic=setup.network.cross_traffic,
                 on_cross_traffic=self._cross_traffic_event,
-                label=str(setup.loaded.path),
                 on_link=self._link_event,
                 log_dir=self.folder.logs,
             )

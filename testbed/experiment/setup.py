@@ -21,8 +21,8 @@ from testbed.experiment.schema import NeighbourhoodSection, TopologySection, Tra
 from testbed.measurement.thresholds import Thresholds
 from testbed.runtime import Plan, Runner
 from testbed.runtime.registry import load_runner
-from testbed.scenario.cross_traffic import Stream
 from testbed.scenario.link_model import access_link
+from testbed.scenario.network import NetworkSettings, NetworkSetup
 from testbed.studies.generated import drawn_devices, generated_availability, generated_links
 from testbed.studies.machine import check_congestion_control
 from testbed.traces.assign import assign
@@ -31,17 +31,6 @@ from testbed.traces.links import read_links
 from testbed.traces.report import Report
 
 LONGEST_DELAY_S = 300.0
-
-
-@dataclass(frozen=True)
-class NetworkSetup:
-    """What the emulated network needs; times are emulated seconds, nothing is dilated yet."""
-
-    topology: Topology
-    link_changes: dict[str, list[tuple[float, LinkState]]]  # a home's settings, the first at 0
-    server_state: LinkState
-    link_source: dict[str, str]  # home -> which series of which file
-    cross_traffic: tuple[Stream, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +62,10 @@ def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup
     state = LinkState(server.downlink_bps, server.uplink_bps, server.uplink_delay_s + server.downlink_delay_s)
     streams = read_cross_traffic(loaded, topology.homes)
     warnings += overload_warnings(streams, changes)
-    return NetworkSetup(topology, changes, state, sources, streams)
+    settings = NetworkSettings.of(loaded.experiment)
+    return NetworkSetup(
+        topology, changes, settings, state, sources, tuple(streams), loaded.experiment.seed, str(loaded.path)
+    )
 
 
 def thresholds(loaded: LoadedExperiment) -> Thresholds:

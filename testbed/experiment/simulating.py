@@ -15,13 +15,13 @@ import yaml
 from testbed import __version__
 from testbed.cluster import LinkState, Topology
 from testbed.cluster.model import SERVER
-from testbed.emulation.delay.base import PathDelay
 from testbed.emulation.engine import ProgressLike, RunResult
 from testbed.experiment.inputs import inputs
-from testbed.experiment.setup import NetworkSetup, RunSetup
+from testbed.experiment.setup import RunSetup
 from testbed.measurement.run_folder import RunFolder, check_space
 from testbed.scenario.cross_traffic import Stream
-from testbed.scenario.link_model import access_link, server_delay
+from testbed.scenario.link_model import PathDelay, access_link, server_delay
+from testbed.scenario.network import NetworkSetup
 from testbed.signals import Interrupted, interruptible
 from testbed.simulation.engine import PortChange, Simulation
 from testbed.simulation.network import PortSettings

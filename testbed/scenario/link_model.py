@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from testbed.cluster import Link, LinkState, SharedLink
-from testbed.emulation.delay.base import PathDelay
+from testbed.cluster import Link, LinkState, SharedLink, Topology
 
 MTU = 1500  # bytes of an IP packet
 FRAME_BYTES = MTU + 14  # what HTB counts: the Ethernet header too, without preamble, checksum and gap
@@ -43,6 +42,34 @@ def jitter_from_sigma(*sigmas_s: float) -> float:
 def one_way_loss(round_trip_loss: float) -> float:
     """Loss probability of each direction, so that a round trip succeeds with 1 - round_trip_loss."""
     return 1 - math.sqrt(1 - round_trip_loss)
+
+
+@dataclass(frozen=True)
+class PathDelay:
+    """One access link's own delays: one-way, in real seconds (time dilation already applied).
+
+    *_jitter_s: standard deviation of the one-way delay (Gaussian, cut at zero delay).
+    *_loss: probability that a packet is lost in that direction, independent of other packets.
+    reorder: probability that a packet may overtake the ones before it; 0 keeps the order whatever the jitter.
+    """
+
+    up_delay_s: float = 0.0
+    down_delay_s: float = 0.0
+    up_jitter_s: float = 0.0
+    down_jitter_s: float = 0.0
+    up_loss: float = 0.0
+    down_loss: float = 0.0
+    reorder: float = 0.0
+
+    def __post_init__(self):
+        for name in ("up_delay_s", "down_delay_s", "up_jitter_s", "down_jitter_s"):
+            value = getattr(self, name)
+            if not 0 <= value < 600:
+                raise ValueError(f"{name}={value!r}: expected 0 to 600 seconds")
+        for name in ("up_loss", "down_loss", "reorder"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name}={value!r}: expected a probability, 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -102,3 +129,23 @@ def access_links(
     """`access_link` for several homes; each home's shared link is looked up in `shared`."""
     behind = {home: s.delay_s for s in shared for home in s.members}
     return {home: access_link(state, server, behind.get(home, 0.0), tdf) for home, state in states.items()}
+
+
+def dilated(topology: Topology, tdf: float) -> Topology:
+    """The same topology for a machine that runs `tdf` times slower: rates divided, delays multiplied."""
+    if tdf == 1:
+        return topology
+    s = topology.server_link
+    server = replace(
+        s,
+        uplink_bps=s.uplink_bps / tdf,
+        downlink_bps=s.downlink_bps / tdf,
+        uplink_delay_s=s.uplink_delay_s * tdf,
+        downlink_delay_s=s.downlink_delay_s * tdf,
+        jitter_s=s.jitter_s * tdf,
+    )
+    shared = tuple(
+        replace(x, uplink_bps=x.uplink_bps / tdf, downlink_bps=x.downlink_bps / tdf, delay_s=x.delay_s * tdf)
+        for x in topology.shared_links
+    )
+    return replace(topology, server_link=server, shared_links=shared)

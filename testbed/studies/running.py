@@ -14,18 +14,15 @@ from typing import Any
 import yaml
 
 from testbed import __version__, units
-from testbed.emulation.dry_run import delay_lines, network_commands, replay_lines
+from testbed.emulation import dry_run
 from testbed.emulation.engine import EmulationRun, ProgressLike, RunResult
 from testbed.emulation.machine.capabilities import Capabilities, choose_delay_backend
-from testbed.emulation.network.emulated import NetworkSettings
-from testbed.emulation.network.shaping import CODEL_INTERVAL_S
 from testbed.experiment.cross_traffic import described
 from testbed.experiment.inputs import inputs
 from testbed.experiment.setup import RunSetup, run_setup
 from testbed.experiment.simulating import simulate_once, simulation_manifest
 from testbed.measurement.run_folder import RunFolder, check_space, json_text
 from testbed.measurement.thresholds import Thresholds
-from testbed.scenario.cross_traffic import OUTSIDE
 from testbed.studies.machine import capable, check_kernel
 from testbed.studies.preflight import compare, preflight
 
@@ -152,19 +149,7 @@ def dry_run_text(setup: RunSetup, *, as_json: bool = False) -> str:
     """The plan, the schedules of links and churn, and every command that would be applied."""
     e = setup.loaded.experiment
     network = setup.network
-    settings = NetworkSettings(
-        switch=e.network.switch,
-        congestion_control=e.network.congestion_control,
-        buffer_s=e.links.buffer * e.tdf,
-        queue=e.links.queue,
-        queue_interval_s=CODEL_INTERVAL_S * e.tdf,
-        outside=OUTSIDE if network.cross_traffic else None,
-    )
-    commands = [
-        *network_commands(network.topology, network.link_changes, settings, e.tdf),
-        *delay_lines(network.topology, network.link_changes, e.tdf),
-        *replay_lines(network.topology, network.link_changes, e.tdf),
-    ]
+    commands = list(dry_run.commands(network))
     if as_json:
         return json.dumps(
             {

@@ -55,38 +55,18 @@ def shaped_session(
     """
     caps = capable()
     check_kernel(loaded, caps)
-    e = loaded.experiment
-    setup = network_setup(loaded, warnings if warnings is not None else [])
-    changes = {home: _from(series, at_s) for home, series in setup.link_changes.items()}
+    setup = network_setup(loaded, warnings if warnings is not None else []).later(at_s)
+    if hold:
+        setup = setup.held()
     with interruptible():
         state = RunState.create(None, command=command)
         try:
-            with ShapedNetwork(
-                state,
-                setup.topology,
-                changes,
-                caps=caps,
-                delay_backend=e.network.delay_backend,
-                switch=e.network.switch,
-                congestion_control=e.network.congestion_control,
-                buffer_s=e.links.buffer,
-                queue=e.links.queue,
-                cross_traffic=() if hold else [s.later(at_s) for s in setup.cross_traffic],
-                tdf=e.tdf,
-                seed=e.seed,
-                label=str(loaded.path),
-            ) as shaped:
+            with ShapedNetwork(state, setup, caps=caps) as shaped:
                 if not hold:
                     shaped.begin(time.monotonic())
                 yield state, shaped
         finally:
             cleanup.teardown(state)
-
-
-def _from(series, at_s: float):
-    """The same series seen from a later start."""
-    current = [s for t, s in series if t <= at_s][-1]
-    return [(0.0, current), *((t - at_s, s) for t, s in series if t > at_s)]
 
 
 def live_networks() -> list[LiveNetwork]:

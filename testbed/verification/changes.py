@@ -40,12 +40,8 @@ def _replayed(shaped: ShapedNetwork, home: str, changed: LinkState, at: float) -
     """A replay of one change, due at that moment of CLOCK_MONOTONIC."""
     now = shaped.current(home)
     t0 = time.monotonic()
-    plan = ReplayPlan.build(
-        {home: [(0.0, now), ((at - t0) / shaped.tdf, changed)]},
-        shaped.topology.server_link,
-        shaped.topology.shared_links,
-        tdf=shaped.tdf,
-    )
+    change = {home: [(0.0, now), ((at - t0) / shaped.tdf, changed)]}
+    plan = ReplayPlan.of(replace(shaped.setup, link_changes=change))
     replayer = Replayer(plan, shaped.network, shaped.backend, on_error=shaped.failed_step)
     replayer.start(t0)
     return replayer

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from testbed.cluster import Link, LinkState, Topology
 from testbed.errors import InputError
 from testbed.measurement.thresholds import Thresholds, in_user_mode_linux
+from testbed.scenario.network import NetworkSettings, NetworkSetup
 from testbed.studies.machine import capable
 from testbed.verification.effort import QUICK, Effort
 from testbed.verification.rows import Row, shown
@@ -84,24 +85,18 @@ def verify_grid(
     names = [f"g{i + 1}" for i in range(len(chosen))]
     links = {name: [(0.0, point.state)] for name, point in zip(names, chosen)}
     topology = Topology(tuple(names), SERVER, name="grid")
-    with built(
-        topology,
-        links,
-        names,
-        caps=caps,
-        delay_backend=delay_backend,
-        switch=switch,
-        seed=seed,
-        label="grid",
-        command=command,
-        say=say,
-    ) as (shaped, busy):
+    settings = NetworkSettings(delay_backend=delay_backend, switch=switch)
+    setup = NetworkSetup(topology, links, settings, seed=seed, label="grid")
+    with built(setup, names, caps=caps, command=command, say=say) as (shaped, busy):
         rows = measure(shaped, names, busy, limits, QUICK if quick else Effort(), say)
         facts = facts_of(shaped, len(names))
-    settings = {name: vars(point) for name, point in zip(names, chosen)}
     fast = {name for name, point in zip(names, chosen) if point.rate_bps > _JUDGED_BPS}
     rows = [_told(r) if r.home in fast else r for r in rows]
-    return Verification("grid", [*rows, mean_rate_row(rows, limits)], {**facts, "points": settings})
+    return Verification(
+        "grid",
+        [*rows, mean_rate_row(rows, limits)],
+        {**facts, "points": {name: vars(point) for name, point in zip(names, chosen)}},
+    )
 
 
 def _told(row: Row) -> Row:

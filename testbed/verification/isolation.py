@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from testbed.cluster import LinkState
 from testbed.cluster.model import SERVER
 from testbed.emulation.network.namespaces import inside
 from testbed.emulation.network.shaped import ShapedNetwork
@@ -27,9 +28,8 @@ _DRAIN_S = 0.2  # emulated: buffers empty themselves of what was measured before
 _ETH_P_ALL = 3
 
 
-def saturating(shaped_links: dict, home: str) -> list[Stream]:
+def saturating(state: LinkState, home: str) -> list[Stream]:
     """Cross traffic that fills a home's link both ways, from time 0 on."""
-    state = shaped_links[home][0][1]
     return [
         Stream(home, "down", ((0.0, _OVERLOAD * state.down_bps),)),
         Stream(home, "up", ((0.0, _OVERLOAD * state.up_bps),)),

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from testbed import __version__
-from testbed.cluster import LinkState, Topology
 from testbed.emulation import cleanup
+from testbed.emulation.machine.capabilities import Capabilities
 from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.state import RunState
 from testbed.errors import InputError
 from testbed.experiment.loading import LoadedExperiment
 from testbed.experiment.setup import network_setup, thresholds
 from testbed.measurement.thresholds import Thresholds
+from testbed.scenario.network import NetworkSetup
 from testbed.signals import interruptible
 from testbed.studies.machine import capable, check_kernel
 from testbed.verification import changes, isolation
@@ -83,24 +84,8 @@ def verify_experiment(
     limits = thresholds(loaded)
     warnings: list[str] = []
     setup = network_setup(loaded, warnings)
-    links = {home: [(0.0, series[0][1])] for home, series in setup.link_changes.items()}
     homes = choose(setup.topology.homes, sample, e.seed)
-    with built(
-        setup.topology,
-        links,
-        homes,
-        caps=caps,
-        delay_backend=e.network.delay_backend,
-        switch=e.network.switch,
-        congestion_control=e.network.congestion_control,
-        buffer_s=e.links.buffer,
-        queue=e.links.queue,
-        tdf=e.tdf,
-        seed=e.seed,
-        label=str(loaded.path),
-        command=command,
-        say=say,
-    ) as (shaped, busy):
+    with built(setup, homes, caps=caps, command=command, say=say) as (shaped, busy):
         rows = measure(shaped, homes, busy, limits, QUICK if quick else Effort(), say)
         facts = facts_of(shaped, len(homes))
     return Verification(e.name, [*rows, mean_rate_row(rows, limits)], facts, warnings)
@@ -108,26 +93,19 @@ def verify_experiment(
 
 @contextmanager
 def built(
-    topology: Topology,
-    links: dict[str, list[tuple[float, LinkState]]],
-    homes: Sequence[str],
-    *,
-    command: str,
-    say: Say,
-    **settings: Any,
+    setup: NetworkSetup, homes: Sequence[str], *, caps: Capabilities, command: str, say: Say
 ) -> Iterator[tuple[ShapedNetwork, str]]:
-    """The network, with the traffic ready that saturates the busiest home that the machine can carry."""
-    tdf = settings.get("tdf", 1.0)
-    light = [h for h in homes if (links[h][0][1].down_bps + links[h][0][1].up_bps) / tdf <= ISOLATION_MOST_BPS]
-    sums = {h: links[h][0][1].down_bps + links[h][0][1].up_bps for h in homes}
-    busy = max(light, key=sums.get) if light else min(homes, key=sums.get)
+    """The network with its links as they are at the start, and the traffic ready that saturates the busiest home that
+    the machine can carry."""
+    sums = {home: state.down_bps + state.up_bps for home, state in setup.at_start().items() if home in homes}
+    light = [h for h in homes if sums[h] / setup.settings.tdf <= ISOLATION_MOST_BPS]
+    busy = max(light, key=sums.__getitem__) if light else min(homes, key=sums.__getitem__)
     with interruptible():
         state = RunState.create(None, command=command)
         try:
-            say(f"building the network: {len(topology.homes)} homes")
-            with ShapedNetwork(
-                state, topology, links, cross_traffic=isolation.saturating(links, busy), **settings
-            ) as shaped:
+            say(f"building the network: {len(setup.topology.homes)} homes")
+            held = setup.held(tuple(isolation.saturating(setup.at_start()[busy], busy)))
+            with ShapedNetwork(state, held, caps=caps) as shaped:
                 yield shaped, busy
         finally:
             cleanup.teardown(state)

@@ -51,6 +51,7 @@ def network() -> None:
     from testbed.emulation.network.shaped import ShapedNetwork
     from testbed.emulation.probing.probes import probe_links
     from testbed.emulation.state import RunState
+    from testbed.scenario.network import NetworkSetup
 
     names = tuple(f"h{i}" for i in range(1, HOMES + 1))
     server = Link(1e9, 1e9, 0.001, 0.001)
@@ -59,7 +60,9 @@ def network() -> None:
     caps = probe()
     try:
         began = time.monotonic()
-        with ShapedNetwork(run, Topology(names, server), {n: [(0.0, state)] for n in names}, caps=caps) as shaped:
+        with ShapedNetwork(
+            run, NetworkSetup(Topology(names, server), {n: [(0.0, state)] for n in names}), caps=caps
+        ) as shaped:
             started = time.monotonic()
             sample = {names[i * HOMES // SAMPLE]: state for i in range(SAMPLE)}
             results = probe_links(shaped.network, sample, server=LinkState(1e9, 1e9, 0.002))

@@ -36,6 +36,7 @@ from testbed.emulation.process.workers import WorkerPool  # noqa: E402
 from testbed.emulation.schedule.churn import ChurnController  # noqa: E402
 from testbed.emulation.state import RunState  # noqa: E402
 from testbed.runtime import Plan  # noqa: E402
+from testbed.scenario.network import NetworkSetup  # noqa: E402
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def started(runner: str, homes: int, *, state: LinkState, **data) -> Iterator[tu
         run = RunState.create(Path(folder), command="bench_workers")
         try:
             series = {n: [(0.0, state)] for n in names}
-            shaped = ShapedNetwork(run, Topology(tuple(names), server), series, caps=probe())
+            shaped = ShapedNetwork(run, NetworkSetup(Topology(tuple(names), server), series), caps=probe())
             pool = WorkerPool(
                 state=run, run_dir=Path(folder), runner=f"runners_of_bench:{runner}", plan=plan, addresses={},
                 on_event=events.append,

@@ -13,8 +13,9 @@ import pytest
 from testbed.cluster import Link, SharedLink, Topology
 from testbed.emulation import cleanup
 from testbed.emulation.machine.capabilities import Capabilities, can_run, probe
-from testbed.emulation.network.emulated import EmulatedNetwork, NetworkSettings
+from testbed.emulation.network.emulated import EmulatedNetwork
 from testbed.emulation.state import RunState
+from testbed.scenario.network import NetworkSettings
 
 
 @pytest.fixture(scope="session")

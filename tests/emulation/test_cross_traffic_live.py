@@ -20,6 +20,7 @@ from testbed.emulation.state import RunState
 from testbed.errors import CapabilityError, TestbedError
 from testbed.measurement.events import read_events
 from testbed.scenario.cross_traffic import Stream
+from testbed.scenario.network import NetworkSetup
 
 pytestmark = [pytest.mark.emulation, pytest.mark.root]
 
@@ -37,9 +38,8 @@ def state(tmp_path):
 def shaped(state: RunState, capabilities, streams=(), **options) -> ShapedNetwork:
     # The server's downlink is narrow: cross traffic that passed it would show in every home's uplink.
     topology = Topology(HOMES, Link(100e6, 17e6, 0.001, 0.001))
-    return ShapedNetwork(
-        state, topology, {h: [(0.0, STATE)] for h in HOMES}, caps=capabilities, cross_traffic=streams, **options
-    )
+    setup = NetworkSetup(topology, {h: [(0.0, STATE)] for h in HOMES}, cross_traffic=tuple(streams))
+    return ShapedNetwork(state, setup, caps=capabilities, **options)
 
 
 def training_rate(network, home: str, direction: str = "down") -> float:

@@ -17,13 +17,14 @@ from steady import RTT_MS, measured
 from traffic import Flow, ping_ms, socket_in
 
 from testbed.cluster import SharedLink
-from testbed.emulation.delay.base import DelayBackend, PathDelay
+from testbed.emulation.delay.base import DelayBackend
 from testbed.emulation.delay.compiled_line import CHOICE, library_path
 from testbed.emulation.delay.netem import NetemBackend
 from testbed.emulation.delay.nfqueue import NfqueueBackend
 from testbed.emulation.machine.capabilities import Capabilities
 from testbed.emulation.network.namespaces import run_in
 from testbed.errors import TestbedError
+from testbed.scenario.link_model import PathDelay
 
 pytestmark = [pytest.mark.emulation, measured]
 FAST = {"up_mbps": 1000, "down_mbps": 1000}

@@ -18,6 +18,8 @@ from testbed.cluster import Link, LinkState, Topology
 from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.process.programs import default_hosts, environment, run_program, start_program, worst
 from testbed.errors import InputError
+from testbed.experiment.schema import Experiment
+from testbed.scenario.network import NetworkSettings, NetworkSetup
 
 pytestmark = pytest.mark.emulation
 
@@ -96,7 +98,17 @@ def test_exit_codes(network):
 @pytest.mark.skipif(not Path("/proc/sys/net/ipv4/tcp_rto_max_ms").exists(), reason="Linux before 6.15")
 def test_tcp_of_a_program_retries_every_emulated_second(state, capabilities):
     link = [(0.0, LinkState(20e6, 8e6, 0.02))]
-    with ShapedNetwork(state, Topology(("h1",), Link(100e6, 100e6)), {"h1": link}, caps=capabilities, tdf=3) as shaped:
+    settings = NetworkSettings.of(
+        Experiment(
+            name="x",
+            topology={"homes": 1},
+            links={"download": "20 Mbit/s", "upload": "8 Mbit/s", "rtt": "20 ms"},
+            tdf=3,
+        )
+    )
+    with ShapedNetwork(
+        state, NetworkSetup(Topology(("h1",), Link(100e6, 100e6)), {"h1": link}, settings), caps=capabilities
+    ) as shaped:
         codes, out, _ = run(shaped.network, ["h1", "server"], "cat", "/proc/sys/net/ipv4/tcp_rto_max_ms")
     assert codes == {"h1": 0, "server": 0}
     assert out.splitlines() == ["h1     | 3000", "server | 3000"]

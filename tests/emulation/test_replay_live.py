@@ -9,10 +9,11 @@ import pytest
 from steady import measured
 from traffic import Flow, ping_ms
 
-from testbed.cluster import Link, LinkState
+from testbed.cluster import Link, LinkState, Topology
 from testbed.emulation.delay.nfqueue import NfqueueBackend
 from testbed.emulation.schedule.replay import Replayer, ReplayPlan
 from testbed.scenario.link_model import WIRE_PER_GOODPUT, access_links
+from testbed.scenario.network import NetworkSetup
 
 pytestmark = [pytest.mark.emulation, measured]
 CORE = Link(1e9, 1e9)
@@ -27,7 +28,7 @@ def test_changes_are_in_force_when_reported_and_the_flow_goes_on(build, capabili
     backend = NfqueueBackend()
     backend.start(network.delay_ports(), {"h1": start.delay}, {}, 1)
     steps = []
-    plan = ReplayPlan.build({"h1": [(0, FAST), (1, SLOW), (5, FAST)]}, CORE, time_scale=2.5)
+    plan = ReplayPlan.of(NetworkSetup(Topology(("h1",), CORE), {"h1": [(0, FAST), (0.4, SLOW), (2, FAST)]}))
     replayer = Replayer(plan, network, backend, on_step=lambda *step: steps.append((time.monotonic(), *step)))
     try:
         assert statistics.median(ping_ms(network, "h1", "server")) == pytest.approx(10, abs=1.5)

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from testbed.emulation.delay import compiled_line, netfilter, shared_stats
-from testbed.emulation.delay.base import PathDelay
 from testbed.emulation.delay.compiled_line import CompiledLine, library_path, load, make_line
 from testbed.emulation.delay.delay_line import DelayLine
 from testbed.emulation.delay.lanes import LOST, Generator, Lane, Lanes
+from testbed.scenario.link_model import PathDelay
 
 SOURCE = Path(compiled_line.__file__).with_name("line.c")
 MACS = {bytes([2, 0, 0, 0, 0, i]): f"h{i}" for i in range(1, 5)}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation.delay.base import PathDelay
 from testbed.emulation.delay.lanes import LOST, Lanes
+from testbed.scenario.link_model import PathDelay
 
 MS = 1_000_000
 DELAYS = {"a": PathDelay(0.010, 0.002), "b": PathDelay(0.005, 0.001), "server": PathDelay(0.003, 0.004)}

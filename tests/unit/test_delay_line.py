@@ -10,9 +10,9 @@ import time
 import pytest
 
 from testbed.emulation.delay import netfilter, shared_stats
-from testbed.emulation.delay.base import PathDelay
 from testbed.emulation.delay.delay_line import EARLY_NS, DelayLine
 from testbed.emulation.delay.lanes import Lanes
+from testbed.scenario.link_model import PathDelay
 
 MACS = {bytes.fromhex("02000a000001"): "a", bytes.fromhex("02000a000002"): "b"}
 PORTS = {5: "server", 8: "a"}

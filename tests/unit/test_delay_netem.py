@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from testbed.emulation.delay import netem
-from testbed.emulation.delay.base import DelayBackend, PathDelay
+from testbed.emulation.delay.base import DelayBackend
+from testbed.scenario.link_model import PathDelay
 
 
 def host(index: int) -> SimpleNamespace:

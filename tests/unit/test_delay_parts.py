@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from testbed.emulation.delay import netfilter, protocol, shared_stats
-from testbed.emulation.delay.base import DelayBackend, PathDelay
+from testbed.emulation.delay.base import DelayBackend
 from testbed.emulation.delay.batch_reader import SLOT
 from testbed.emulation.delay.nfqueue import NfqueueBackend, common_prefix
 from testbed.emulation.delay.packets import PACKET, Layout, parse
+from testbed.scenario.link_model import PathDelay
 
 # Read from a kernel: 6.18, x86-64, br_netfilter; queue 3 written into it.
 MESSAGE = bytes.fromhex(

@@ -10,7 +10,9 @@ from testbed.cluster.topology_file import load_topology
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment, parse
 from testbed.experiment.reference import markdown
+from testbed.experiment.setup import run_setup
 from testbed.studies.questions import load_questions
+from testbed.studies.running import dry_run_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -251,3 +253,21 @@ def test_a_bad_entry_of_a_sweep_is_told_once_with_its_line(tmp_path, entry, expe
 def test_a_bad_entry_of_a_sweep_may_come_from_set(tmp_path):
     message = failure(write(tmp_path, GOOD), "sweep=[{topology.homes: 2}, {topology.houses: 4}]")
     assert message.startswith("--set topology.houses, in sweep.1: unknown key 'houses'; ")
+
+
+def dry_run(*more) -> str:
+    """What `testbed run smoke --dry-run` prints."""
+    return dry_run_text(run_setup(load_experiment("smoke", more)))
+
+
+@pytest.mark.parametrize(("tdf", "least_ms", "most_ms"), [(1, 200, 1000), (4, 800, 4000)])
+def test_a_dry_run_prints_the_timeouts_that_the_run_sets(tdf, least_ms, most_ms):
+    text = dry_run(f"tdf={tdf}")
+    assert f"rto_min {least_ms}ms" in text
+    assert f"net.ipv4.tcp_rto_max_ms={most_ms}" in text
+
+
+def test_a_dry_run_takes_the_delay_backend_that_is_asked_for():
+    assert "ovs-vsctl" in dry_run("network.switch=ovs", "network.delay_backend=netem")
+    with pytest.raises(InputError, match="Open vSwitch"):
+        dry_run("network.switch=ovs", "network.delay_backend=nfqueue")

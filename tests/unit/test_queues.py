@@ -8,9 +8,9 @@ import pytest
 
 from testbed.emulation.machine.capabilities import Capabilities, require_queue
 from testbed.emulation.machine.kernel_probes import Found
-from testbed.emulation.network.plan import NetworkSettings
-from testbed.emulation.network.shaping import QUEUES, add_bottleneck, change_bottleneck, queue_options, shape
+from testbed.emulation.network.shaping import add_bottleneck, change_bottleneck, queue_options, shape
 from testbed.errors import CapabilityError, InputError
+from testbed.scenario.network import QUEUES, NetworkSettings
 
 
 def test_the_buffer_limits_every_queue():

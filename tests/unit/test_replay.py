@@ -7,11 +7,16 @@ import time
 
 import pytest
 
-from testbed.cluster import Link, LinkState, SharedLink
+from testbed.cluster import Link, LinkState, Topology
 from testbed.emulation.schedule.replay import Replayer, ReplayPlan
+from testbed.scenario.network import NetworkSettings, NetworkSetup
 
 SERVER = Link(1e9, 1e9, 0.001, 0.001)
 A, B, C = LinkState(10e6, 1e6, 0.020), LinkState(20e6, 2e6, 0.030), LinkState(30e6, 3e6, 0.040)
+
+
+def replay_of(changes, tdf=1.0):
+    return ReplayPlan.of(NetworkSetup(Topology(tuple(changes), SERVER), changes, NetworkSettings(tdf=tdf)))
 
 
 class Recorder:
@@ -32,45 +37,33 @@ class Recorder:
 
 
 def test_changes_due_together_are_one_batch_and_in_order():
-    plan = ReplayPlan.build({"a": [(0, A), (2, C), (5, B)], "b": [(0, B), (5, A)]}, SERVER)
+    plan = replay_of({"a": [(0, A), (2, C), (5, B)], "b": [(0, B), (5, A)]})
     assert [(b.t_s, sorted(b.states)) for b in plan.batches] == [(2, ["a"]), (5, ["a", "b"])]
     assert plan.batches[0].links["a"].downlink_bps == C.down_bps
     assert plan.batches[0].delays["a"].up_delay_s == pytest.approx((0.040 - 0.002) / 2)
 
 
 def test_what_holds_at_the_start_is_not_set_again():
-    plan = ReplayPlan.build({"a": [(-3, C), (0, A), (4, A), (6, B), (8, B), (9, A)]}, SERVER)
+    plan = replay_of({"a": [(-3, C), (0, A), (4, A), (6, B), (8, B), (9, A)]})
     assert [(b.t_s, b.states["a"]) for b in plan.batches] == [(6, B), (9, A)]
 
 
-def test_time_scale_and_dilation_move_the_due_times():
-    plan = ReplayPlan.build({"a": [(0, A), (3600, B)]}, SERVER, tdf=4, time_scale=60)
+def test_dilation_moves_the_due_times():
+    plan = replay_of({"a": [(0, A), (60, B)]}, tdf=4)
     (batch,) = plan.batches
     assert (batch.t_s, batch.due_s) == (60, 240)
     assert batch.links["a"].uplink_bps == B.up_bps / 4
     assert batch.delays["a"].up_delay_s == pytest.approx(4 * (0.030 - 0.002) / 2)
 
 
-def test_homes_whose_rtt_is_too_short_for_the_path_are_named():
-    shared = [SharedLink("east", ("a",), 1e8, 1e8, delay_s=0.015)]
-    plan = ReplayPlan.build({"a": [(0, C), (1, B), (2, A)], "b": [(0, A)]}, SERVER, shared)
-    assert plan.short_by_s == {"a": pytest.approx(0.012)}
-
-
-@pytest.mark.parametrize("options", [{"tdf": 0}, {"time_scale": -1}])
-def test_factors_must_be_positive(options):
-    with pytest.raises(ValueError, match="positive"):
-        ReplayPlan.build({}, SERVER, **options)
-
-
 def test_times_that_go_back_are_refused():
     with pytest.raises(ValueError, match="a: 1 s comes after 2 s"):
-        ReplayPlan.build({"a": [(2, A), (1, B)]}, SERVER)
+        replay_of({"a": [(2, A), (1, B)]})
 
 
 def test_every_batch_is_applied_links_first_and_reported_after():
     target, steps = Recorder(), []
-    plan = ReplayPlan.build({"a": [(0, A), (0.01, B), (0.02, C)], "b": [(0, A), (0.02, B)]}, SERVER)
+    plan = replay_of({"a": [(0, A), (0.01, B), (0.02, C)], "b": [(0, A), (0.02, B)]})
     replayer = Replayer(plan, target, target, on_step=lambda *step: steps.append((len(target.calls), *step)))
     replayer.start(time.monotonic())
     assert replayer.join(5)
@@ -88,7 +81,7 @@ def test_every_batch_is_applied_links_first_and_reported_after():
 
 def test_what_was_due_in_the_past_is_applied_at_once_and_counted_late():
     target = Recorder()
-    replayer = Replayer(ReplayPlan.build({"a": [(0, A), (1, B), (2, C)]}, SERVER), target, target)
+    replayer = Replayer(replay_of({"a": [(0, A), (1, B), (2, C)]}), target, target)
     replayer.start(time.monotonic() - 10)
     assert replayer.join(5)
     assert replayer.lateness_s[0] >= 9
@@ -97,7 +90,7 @@ def test_what_was_due_in_the_past_is_applied_at_once_and_counted_late():
 
 def test_stop_ends_a_long_wait_and_nothing_comes_after():
     target = Recorder()
-    replayer = Replayer(ReplayPlan.build({"a": [(0, A), (3600, B)]}, SERVER), target, target)
+    replayer = Replayer(replay_of({"a": [(0, A), (3600, B)]}), target, target)
     replayer.start(time.monotonic())
     assert not replayer.done
     replayer.stop()
@@ -108,7 +101,7 @@ def test_stop_ends_a_long_wait_and_nothing_comes_after():
 
 def test_stopping_from_within_a_step_works():
     target = Recorder()
-    plan = ReplayPlan.build({"a": [(0, A), (0.001, B), (0.002, C)]}, SERVER)
+    plan = replay_of({"a": [(0, A), (0.001, B), (0.002, C)]})
     replayer = Replayer(plan, target, target, on_step=lambda *_: replayer.stop())
     replayer.start(time.monotonic())
     assert replayer.join(5)
@@ -118,7 +111,7 @@ def test_stopping_from_within_a_step_works():
 def test_an_error_is_kept_and_ends_the_replay(monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda *_: None)
     target = Recorder(broken_at=0)
-    replayer = Replayer(ReplayPlan.build({"a": [(0, A), (0.001, B), (0.002, C)]}, SERVER), target, target)
+    replayer = Replayer(replay_of({"a": [(0, A), (0.001, B), (0.002, C)]}), target, target)
     replayer.start(time.monotonic())
     assert replayer.join(5)
     assert isinstance(replayer.error, OSError)
@@ -127,7 +120,7 @@ def test_an_error_is_kept_and_ends_the_replay(monkeypatch):
 
 def test_with_a_handler_the_replay_goes_on_after_an_error():
     target, errors = Recorder(broken_at=0), []
-    plan = ReplayPlan.build({"a": [(0, A), (0.001, B), (0.002, C)]}, SERVER)
+    plan = replay_of({"a": [(0, A), (0.001, B), (0.002, C)]})
     replayer = Replayer(plan, target, target, on_error=errors.append)
     replayer.start(time.monotonic())
     assert replayer.join(5)

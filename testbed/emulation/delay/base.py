@@ -10,33 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-
-@dataclass(frozen=True)
-class PathDelay:
-    """One access link's own delays: one-way, in real seconds (time dilation already applied).
-
-    *_jitter_s: standard deviation of the one-way delay (Gaussian, cut at zero delay).
-    *_loss: probability that a packet is lost in that direction, independent of other packets.
-    reorder: probability that a packet may overtake the ones before it; 0 keeps the order whatever the jitter.
-    """
-
-    up_delay_s: float = 0.0
-    down_delay_s: float = 0.0
-    up_jitter_s: float = 0.0
-    down_jitter_s: float = 0.0
-    up_loss: float = 0.0
-    down_loss: float = 0.0
-    reorder: float = 0.0
-
-    def __post_init__(self):
-        for name in ("up_delay_s", "down_delay_s", "up_jitter_s", "down_jitter_s"):
-            value = getattr(self, name)
-            if not 0 <= value < 600:
-                raise ValueError(f"{name}={value!r}: expected 0 to 600 seconds")
-        for name in ("up_loss", "down_loss", "reorder"):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name}={value!r}: expected a probability, 0 to 1")
+from testbed.scenario.link_model import PathDelay
 
 
 class HostPort(Protocol):

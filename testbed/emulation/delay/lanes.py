@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from testbed.emulation.delay.base import PathDelay
+from testbed.scenario.link_model import PathDelay
 
 LOST = -1
 _NS = 1_000_000_000

@@ -15,11 +15,12 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from testbed.emulation.delay.base import DelayStats, HostPort, PathDelay, SharedPort
+from testbed.emulation.delay.base import DelayStats, HostPort, SharedPort
 from testbed.emulation.delay.netem_counters import HANDLE, NetemCounters
 from testbed.emulation.network import batch
 from testbed.emulation.network.namespaces import run_in
 from testbed.errors import TestbedError
+from testbed.scenario.link_model import PathDelay
 
 # Beyond any rate x delay that passes a bottleneck, so that netem never drops what no setting says; it is no
 # allocation.

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from testbed.emulation.delay import netfilter, protocol, shared_stats
-from testbed.emulation.delay.base import DelayStats, HostPort, PathDelay, SharedPort
+from testbed.emulation.delay.base import DelayStats, HostPort, SharedPort
 from testbed.emulation.network.namespaces import enter_namespace, in_thread
 from testbed.errors import CapabilityError, TestbedError
+from testbed.scenario.link_model import PathDelay
 
 _START_S = 20.0
 _STUCK_S = 2.0

@@ -6,7 +6,7 @@ import socket
 
 import msgspec
 
-from testbed.emulation.delay.base import PathDelay
+from testbed.scenario.link_model import PathDelay
 
 
 class Host(msgspec.Struct):

@@ -18,6 +18,7 @@ from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.probing.light_traffic import FlowSpec, open_flows, saturate
 from testbed.emulation.state import RunState
 from testbed.measurement.host_monitor import cpu_times
+from testbed.scenario.network import NetworkSettings, NetworkSetup
 
 COMPUTE_S = 0.6
 WARM_UP_S = 0.2
@@ -134,9 +135,9 @@ def packet_cost(caps: Capabilities, delay_backend: str, seconds: float = TRAFFIC
     server = Link(1e9, 1e9, 0.001, 0.001)
     link = LinkState(TRAFFIC_BPS, TRAFFIC_BPS, 0.01)
     try:
-        with ShapedNetwork(
-            state, Topology(("h1",), server), {"h1": [(0.0, link)]}, caps=caps, delay_backend=delay_backend
-        ) as shaped:
+        settings = NetworkSettings(delay_backend=delay_backend)
+        setup = NetworkSetup(Topology(("h1",), server), {"h1": [(0.0, link)]}, settings)
+        with ShapedNetwork(state, setup, caps=caps) as shaped:
             hosts = shaped.network.hosts
             spec = FlowSpec("h1", hosts[SERVER].netns_path, hosts["h1"].netns_path, hosts["h1"].ip, TRAFFIC_BPS)
             idle = _busy_s(lambda: time.sleep(0.3)) / 0.3  # core-seconds a second that go to others

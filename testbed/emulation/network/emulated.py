@@ -22,23 +22,16 @@ from testbed.emulation.network.counters import QueueCounters, QueueReader
 from testbed.emulation.network.expectations import Expectations
 from testbed.emulation.network.hosts import DelayPort, HostPort, SharedPort
 from testbed.emulation.network.openvswitch import OpenVSwitch
-from testbed.emulation.network.plan import NetworkSettings, plan_commands
+from testbed.emulation.network.plan import plan_commands
 from testbed.emulation.state import RunState, process_value
 from testbed.errors import TestbedError, unknown
 from testbed.processes import allow_open_files
+from testbed.scenario.network import NetworkSettings
 
 if TYPE_CHECKING:
     from mininet.net import Mininet
 
-__all__ = [
-    "DelayPort",
-    "EmulatedNetwork",
-    "HostPort",
-    "NetworkSettings",
-    "QueueCounters",
-    "SharedPort",
-    "plan_commands",
-]
+__all__ = ["DelayPort", "EmulatedNetwork", "HostPort", "QueueCounters", "SharedPort", "plan_commands"]
 
 LINK_UP_TIMEOUT_S = 10.0
 FILES, FILES_A_HOST = 64, 5  # open at once, at most: a host's shell, which all have, and its worker's connections

@@ -9,15 +9,12 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from testbed.emulation.machine import kernel_probes
 from testbed.emulation.network import names, netlink
 from testbed.emulation.network.namespaces import in_thread, inside
 from testbed.errors import unknown
-
-if TYPE_CHECKING:
-    from testbed.emulation.network.plan import NetworkSettings
+from testbed.scenario.network import NetworkSettings
 
 # Up to this many hosts, each has an entry for every other: 0.5 kB of kernel memory a pair and direction.
 FULL_MESH_MAX = 400

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,57 +12,13 @@ from testbed.emulation.network import hosts as host_setup
 from testbed.emulation.network import names, shaping
 from testbed.emulation.network.hosts import HostPort, SharedPort
 from testbed.errors import InputError, unknown
+from testbed.scenario.network import NetworkSettings
 
 PLACEHOLDER_ID = "xxxxxx"  # the run id in plans that are only shown
 BRIDGE_PORTS_MAX = 1023  # a Linux bridge has no more
-SWITCHES = ("bridge", "ovs")
-DELAY_BACKENDS = ("nfqueue", "netem")
 CORE = "core"
 OUTSIDE_LINK = Link(20e9, 20e9)  # real bit/s: never a bottleneck
 _VETH = "numtxqueues 1 numrxqueues 1"
-
-
-@dataclass(frozen=True)
-class NetworkSettings:
-    """How the network is built, beside its topology.
-
-    congestion_control: of every host's TCP. rto_min_s, rto_max_s: its least and largest retransmission timeout, in real
-    seconds.
-    buffer_s: each bottleneck's buffer, in seconds at its rate.
-    mtu: bytes of an IP packet, on every interface. burst_s: see testbed.emulation.network.shaping.default_burst_s.
-    queue: of every bottleneck; queue_interval_s: fq_codel's and cake's, in real seconds.
-    outside: a host of that name on the core, with a link that nothing fills, where cross traffic comes from.
-    """
-
-    switch: str = "bridge"
-    congestion_control: str = "cubic"
-    rto_min_s: float = 0.2
-    rto_max_s: float = 1.0
-    buffer_s: float = 0.1
-    delay_backend: str = "nfqueue"
-    mtu: int = 1500
-    burst_s: float = field(default_factory=shaping.default_burst_s)
-    queue: str = "fifo"
-    queue_interval_s: float = shaping.CODEL_INTERVAL_S
-    outside: str | None = None
-
-    def __post_init__(self):
-        if self.switch not in SWITCHES:
-            raise unknown("network.switch", "switch", self.switch, SWITCHES)
-        if self.queue not in shaping.QUEUES:
-            raise unknown("links.queue", "queue", self.queue, shaping.QUEUES)
-        if self.delay_backend not in DELAY_BACKENDS:
-            raise unknown("network.delay_backend", "delay backend", self.delay_backend, DELAY_BACKENDS)
-        if self.switch == "ovs" and self.delay_backend == "nfqueue":
-            raise InputError(
-                "network.switch",
-                "'ovs' with delay backend 'nfqueue': Open vSwitch's packets don't pass "
-                "netfilter; expected delay_backend: netem, or switch: bridge",
-            )
-        if not (self.buffer_s > 0 and math.isfinite(self.buffer_s)):
-            raise InputError("network.buffer", f"{self.buffer_s} s; expected more than 0")
-        if not 576 <= self.mtu <= 9000:
-            raise InputError("network.mtu", f"{self.mtu}; expected 576 to 9000 bytes")
 
 
 @dataclass
@@ -217,7 +172,7 @@ def link_shapes(name: str, link, settings: NetworkSettings) -> tuple[shaping.Sha
                     rate_bps,
                     settings.buffer_s,
                     settings.mtu,
-                    settings.burst_s,
+                    shaping.default_burst_s(),
                     settings.queue,
                     settings.queue_interval_s,
                 )

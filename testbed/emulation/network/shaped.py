@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from testbed.cluster import LinkState, SharedLink, Topology
+from testbed.cluster import LinkState
 from testbed.cluster.model import SERVER
-from testbed.cluster.tcp import MAX_RTO_S, MIN_RTO_S
 from testbed.emulation.delay.base import DelayBackend
 from testbed.emulation.machine.capabilities import Capabilities, choose_delay_backend, require_queue
-from testbed.emulation.network.emulated import EmulatedNetwork, NetworkSettings
-from testbed.emulation.network.shaping import CODEL_INTERVAL_S
+from testbed.emulation.network.emulated import EmulatedNetwork
 from testbed.emulation.schedule.cross_traffic import CrossTraffic, OnRate
 from testbed.emulation.schedule.replay import Replayer, ReplayPlan
 from testbed.emulation.state import STATE_DIR, RunState, process_value
 from testbed.errors import TestbedError
-from testbed.scenario.cross_traffic import OUTSIDE, Stream
-from testbed.scenario.link_model import AccessLink, access_links, server_delay
+from testbed.scenario.link_model import AccessLink, access_links, dilated, server_delay
+from testbed.scenario.network import NetworkSetup
 
 HOSTS_FILE = "hosts.json"  # how another process finds the hosts
 
@@ -31,13 +29,9 @@ class ShapedNetwork:
 
     Args:
         state: where everything that is made is recorded.
-        topology: homes, server and shared links.
-        changes: each home's settings over emulated time, the first at 0.
+        setup: what to build; its cross traffic runs from `begin` on.
         caps: what this machine can do.
-        delay_backend: 'auto', 'netem' or 'nfqueue'.
-        switch, congestion_control, buffer_s, queue: see NetworkSettings.
-        cross_traffic: runs from `begin` on; on_cross_traffic: see CrossTraffic.
-        tdf: time dilation factor. seed: of loss and jitter. label: what others find this network by.
+        on_cross_traffic: see CrossTraffic.
         on_link: called for each setting that was applied, as (emulated time, home, settings, seconds late).
         log_dir: for the delay line's log.
     """
@@ -45,44 +39,25 @@ class ShapedNetwork:
     def __init__(
         self,
         state: RunState,
-        topology: Topology,
-        changes: dict[str, list[tuple[float, LinkState]]],
+        setup: NetworkSetup,
         *,
         caps: Capabilities,
-        delay_backend: str = "auto",
-        switch: str = "bridge",
-        congestion_control: str = "cubic",
-        buffer_s: float = 0.1,
-        queue: str = "fifo",
-        cross_traffic: Sequence[Stream] = (),
         on_cross_traffic: OnRate | None = None,
-        tdf: float = 1.0,
-        seed: int = 0,
-        label: str = "",
         on_link: Callable[[float, str, LinkState, float], None] | None = None,
         log_dir: Path | None = None,
     ):
-        self.state, self.topology, self.changes, self.tdf, self.seed = state, topology, changes, tdf, seed
-        self.backend_name = choose_delay_backend(caps, delay_backend)
-        self._settings = NetworkSettings(
-            switch=switch,
-            congestion_control=congestion_control,
-            buffer_s=buffer_s * tdf,
-            rto_min_s=MIN_RTO_S * tdf,
-            rto_max_s=MAX_RTO_S * tdf,
-            delay_backend=self.backend_name,
-            queue=queue,
-            queue_interval_s=CODEL_INTERVAL_S * tdf,
-            outside=OUTSIDE if cross_traffic else None,
-        )
-        require_queue(caps, queue)
-        self._streams, self._on_cross_traffic = cross_traffic, on_cross_traffic
+        self.state, self.setup = state, setup
+        self.topology, self.tdf = setup.topology, setup.settings.tdf
+        self.backend_name = choose_delay_backend(caps, setup.settings.delay_backend)
+        self._settings = replace(setup.wiring, delay_backend=self.backend_name)
+        require_queue(caps, setup.settings.queue)
+        self._on_cross_traffic = on_cross_traffic
         self._cross_traffic: CrossTraffic | None = None
-        self._on_link, self._log_dir, self._label = on_link, log_dir, label
+        self._on_link, self._log_dir = on_link, log_dir
         self._stack = ExitStack()
         self._replayer: Replayer | None = None
         self.trouble: str | None = None  # why the network does not do what it should any more
-        self._current = {home: series[0][1] for home, series in changes.items()}
+        self._current = setup.at_start()
         self.network: EmulatedNetwork
         self.backend: DelayBackend
 
@@ -95,10 +70,10 @@ class ShapedNetwork:
             self.backend = make_backend(self.backend_name, self._log_dir)
             stack.callback(self.backend.stop)
             self._start_backend(links)
-            if self._streams:
+            if self.setup.cross_traffic:
                 self._cross_traffic = CrossTraffic(
                     self.state,
-                    self._streams,
+                    self.setup.cross_traffic,
                     self.network.hosts,
                     self.network.outside,
                     tdf=self.tdf,
@@ -112,15 +87,16 @@ class ShapedNetwork:
     def _start_backend(self, links: dict[str, AccessLink]) -> None:
         delays = {home: a.delay for home, a in links.items()}
         delays[SERVER] = server_delay(self.topology.server_link, self.tdf)
-        self.backend.start(self.network.delay_ports(), delays, self.network.shared_ports(), self.seed)
+        self.backend.start(self.network.delay_ports(), delays, self.network.shared_ports(), self.setup.seed)
         pid = getattr(self.backend, "pid", None)
         if pid is not None:
             self.state.record("process", process_value(pid))
 
     def begin(self, t0_monotonic: float) -> None:
         """Start the replay and the cross traffic: emulated time 0 is at that moment of CLOCK_MONOTONIC."""
-        plan = ReplayPlan.build(self.changes, self.topology.server_link, self.topology.shared_links, tdf=self.tdf)
-        self._replayer = Replayer(plan, self.network, self.backend, on_step=self._applied, on_error=self.failed_step)
+        self._replayer = Replayer(
+            ReplayPlan.of(self.setup), self.network, self.backend, on_step=self._applied, on_error=self.failed_step
+        )
         self._replayer.start(t0_monotonic)
         self.begin_cross_traffic(t0_monotonic)
 
@@ -187,7 +163,7 @@ class ShapedNetwork:
         }
         for home, link in self._current.items():
             self._write_link(home, link)
-        (folder / HOSTS_FILE).write_text(json.dumps({"label": self._label, "tdf": self.tdf, "hosts": hosts}))
+        (folder / HOSTS_FILE).write_text(json.dumps({"label": self.setup.label, "tdf": self.tdf, "hosts": hosts}))
 
     def _write_link(self, home: str, link: LinkState) -> None:
         (live_folder(self.state.run_id) / f"{home}.link").write_text(json.dumps(asdict(link)))
@@ -207,31 +183,3 @@ def make_backend(name: str, log_dir: Path | None) -> DelayBackend:
     from testbed.emulation.delay.nfqueue import NfqueueBackend
 
     return NfqueueBackend(log=log_dir / "delay-line.log" if log_dir else None)
-
-
-def dilated(topology: Topology, tdf: float) -> Topology:
-    """The same topology for a machine that runs `tdf` times slower: rates divided, delays multiplied."""
-    if tdf == 1:
-        return topology
-    s = topology.server_link
-    server = type(s)(
-        s.uplink_bps / tdf,
-        s.downlink_bps / tdf,
-        s.uplink_delay_s * tdf,
-        s.downlink_delay_s * tdf,
-        s.jitter_s * tdf,
-        s.loss,
-    )
-    shared = tuple(
-        SharedLink(
-            **{
-                **asdict(x),
-                "members": x.members,
-                "uplink_bps": x.uplink_bps / tdf,
-                "downlink_bps": x.downlink_bps / tdf,
-                "delay_s": x.delay_s * tdf,
-            }
-        )
-        for x in topology.shared_links
-    )
-    return Topology(topology.homes, server, shared, topology.name)

@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.scenario.link_model import FRAME_BYTES, GOODPUT_BYTES, MTU
+from testbed.scenario.network import CODEL_INTERVAL_S
 
 BURST_S = 0.002
 UML_BURST_S = 0.025
 BURST_MIN_FRAMES = 2
 BUFFER_MAX_BYTES = 2**32 - 1  # tc's; a link that wide, much dilated, never fills it
 BUFFER_MIN_FRAMES = 4
-QUEUES = ("fifo", "fq_codel", "cake")
-CODEL_INTERVAL_S = 0.1  # RFC 8289, section 4.3: the RTT of most paths
 _CODEL_TARGET = 1 / 20  # of the interval; but one and a half frames at least, or slow links starve
 QUANTUM_MAX_BYTES = 200_000  # more is 'big' to the kernel, which says so in its log
 _ETHERNET_BYTES = FRAME_BYTES - MTU

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from testbed.cluster import Link, LinkState, SharedLink
-from testbed.emulation.delay.base import PathDelay
-from testbed.scenario.link_model import access_links
+from testbed.cluster import Link, LinkState
+from testbed.scenario.link_model import PathDelay, access_links
+from testbed.scenario.network import NetworkSetup
 
 OnStep = Callable[[float, str, LinkState, float], None]
 
@@ -44,43 +44,21 @@ class ReplayBatch:
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """All changes after the start, in order. Pure data.
-
-    short_by_s: home -> by how much its trace's RTT falls short of the path's fixed delays at worst [emulated
-    s]; such homes get no delay of their own, and the emulated RTT is longer than the trace's.
-    """
+    """All changes after the start, in order. Pure data."""
 
     batches: tuple[ReplayBatch, ...] = ()
-    short_by_s: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def build(
-        cls,
-        changes: Mapping[str, Sequence[tuple[float, LinkState]]],
-        server: Link,
-        shared_links: Iterable[SharedLink] = (),
-        *,
-        tdf: float = 1.0,
-        time_scale: float = 1.0,
-    ) -> ReplayPlan:
-        """Plan a replay.
-
-        Args:
-            changes: home -> (time in trace seconds, settings from then on), times ascending. What is due at 0
-                or before is taken as set already; a repeated setting is no change.
-            server, shared_links: the rest of the path, in emulated units (see link_model.access_link).
-            tdf: time dilation factor: a trace second takes tdf real seconds.
-            time_scale: trace seconds per emulated second.
+    def of(cls, setup: NetworkSetup) -> ReplayPlan:
+        """The replay of a network's links. What is due at 0 or before is taken as set already; a repeated setting is
+        no change.
 
         Raises:
-            ValueError: times that go back, or a factor that isn't positive.
+            ValueError: times that go back.
         """
-        if not tdf > 0 or not time_scale > 0:
-            raise ValueError(f"tdf={tdf}, time_scale={time_scale}: expected positive numbers")
-        shared_links = tuple(shared_links)
+        topology, tdf = setup.topology, setup.settings.tdf
         due: dict[float, dict[str, LinkState]] = defaultdict(dict)
-        short: dict[str, float] = {}
-        for home, series in changes.items():
+        for home, series in setup.link_changes.items():
             before: LinkState | None = None
             last_t = float("-inf")
             for t_s, state in series:
@@ -90,22 +68,19 @@ class ReplayPlan:
                 if t_s > 0 and state != before:
                     due[t_s][home] = state
                 before = state
-                by = access_links({home: state}, server, shared_links)[home].short_by_s
-                if by > 0:
-                    short[home] = max(short.get(home, 0.0), by)
         batches = []
         for t_s in sorted(due):
-            access = access_links(due[t_s], server, shared_links, tdf)
+            access = access_links(due[t_s], topology.server_link, topology.shared_links, tdf)
             batches.append(
                 ReplayBatch(
-                    t_s / time_scale,
-                    t_s / time_scale * tdf,
+                    t_s,
+                    t_s * tdf,
                     due[t_s],
                     {home: a.link for home, a in access.items()},
                     {home: a.delay for home, a in access.items()},
                 )
             )
-        return cls(tuple(batches), short)
+        return cls(tuple(batches))
 
 
 class Replayer:
