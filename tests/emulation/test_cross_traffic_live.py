@@ -20,7 +20,7 @@ from testbed.emulation.state import RunState
 from testbed.errors import CapabilityError, TestbedError
 from testbed.measurement.events import read_events
 from testbed.scenario.cross_traffic import Stream
-from testbed.scenario.network import NetworkSetup
+from testbed.scenario.network import NetworkSettings, NetworkSetup
 
 pytestmark = [pytest.mark.emulation, pytest.mark.root]
 
@@ -35,11 +35,12 @@ def state(tmp_path):
     assert cleanup.teardown(run).ok
 
 
-def shaped(state: RunState, capabilities, streams=(), **options) -> ShapedNetwork:
+def shaped(state: RunState, capabilities, streams=(), *, on_cross_traffic=None, **settings) -> ShapedNetwork:
     # The server's downlink is narrow: cross traffic that passed it would show in every home's uplink.
     topology = Topology(HOMES, Link(100e6, 17e6, 0.001, 0.001))
-    setup = NetworkSetup(topology, {h: [(0.0, STATE)] for h in HOMES}, cross_traffic=tuple(streams))
-    return ShapedNetwork(state, setup, caps=capabilities, **options)
+    changes = {h: [(0.0, STATE)] for h in HOMES}
+    setup = NetworkSetup(topology, changes, NetworkSettings(**settings), cross_traffic=tuple(streams))
+    return ShapedNetwork(state, setup, caps=capabilities, on_cross_traffic=on_cross_traffic)
 
 
 def training_rate(network, home: str, direction: str = "down") -> float:
