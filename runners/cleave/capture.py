@@ -304,3 +304,14 @@ def _nbytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     return sum(_nbytes(v) for v in value) if isinstance(value, (tuple, list)) else 0
+
+
+def products(model: ModelSpec, batch: int) -> list[tuple[str, Gemm, int]]:
+    """(name, product, how many of them a step has): of block 0, which stands for all, and of the head."""
+    found = []
+    last = layer_count(model) - 1
+    for index, times in ((1, model.layers), (last, 1)):
+        if index == last or model.layers:
+            graph = layer_graph(model, index, batch, batch * model.sequence)
+            found += [(full_name(model, index, p.gemm.name), p.gemm, times) for p in graph.products.values()]
+    return found

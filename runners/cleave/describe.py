@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runners.cleave.capture import full_name, layer_graph
+from runners.cleave.capture import products
 from runners.cleave.options import CleaveOptions
 from runners.cleave.planned import Plans
 from runners.cleave.precision import Codec
-from runners.models.gpt import layer_count
+from runners.cleave.predict import Prediction
 from runners.planning.gemm import Gemm, GemmPlan, default_rates
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
 from testbed.units import duration, size
-
-if TYPE_CHECKING:
-    from runners.cleave.predict import Prediction
-
-
-def products(model: ModelSpec, batch: int) -> list[tuple[str, Gemm, int]]:
-    """(name, product, how many of them a step has): of block 0, which stands for all, and of the head."""
-    found = []
-    last = layer_count(model) - 1
-    for index, times in ((1, model.layers), (last, 1)):
-        if index == last or model.layers:
-            graph = layer_graph(model, index, batch, batch * model.sequence)
-            found += [(full_name(model, index, p.gemm.name), p.gemm, times) for p in graph.products.values()]
-    return found
 
 
 def plans_of(cluster: Cluster, options: CleaveOptions) -> Plans:

@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from runners.cleave.capture import layer_graph
-from runners.cleave.describe import products
+from runners.cleave.capture import layer_graph, products
 from runners.cleave.options import CleaveOptions
 from runners.cleave.planned import Plans
 from runners.cleave.precision import Codec

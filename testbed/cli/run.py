@@ -141,9 +141,9 @@ def execute(
         else:
             console.print(render_summary(summary))
             console.print(f"run folder: {done.path}" + (f"   report: {done.report}" if done.report else ""))
-        if done.status != "complete":
-            click.secho(f"{done.status}: {done.error}", fg="red", err=True)
-            code = 130 if done.status == "interrupted" and done.by_signal else 1
+        if done.result.status != "complete":
+            click.secho(f"{done.result.status}: {done.result.error}", fg="red", err=True)
+            code = 130 if done.result.by_signal else 1
             break
     if len(folders) > 1:
         repeats = summarize_repeats(folders)

@@ -68,33 +68,11 @@ def validate(
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
     setups = checked(experiments, overrides, seed=seed, tdf=tdf)
-    found = both(setups, out, runs, emulate=_emulate, simulate=_simulate, repeat=repeat, say=console.print)
+    command = "testbed " + " ".join(sys.argv[1:])
+    found = both(setups, out, runs, command=command, repeat=repeat, say=console.print)
     if as_json:
         click.echo(json_of(found), nl=False)
     else:
         console.print(render_validation(found))
         console.print(f"written: {out / 'validation.md'}, .csv, .json, .png, .svg")
     ctx.exit(1 if check and not found.met else 0)
-
-
-def _emulate(setup, out: Path) -> Path:
-    from testbed.studies.running import prepare, run_once
-
-    return run_once(prepare(setup, out, lambda _: None), out, progress=_silence(setup), command=_command()).path
-
-
-def _simulate(setup, out: Path) -> Path:
-    from testbed.experiment.simulating import simulate_once
-
-    return simulate_once(setup, out, progress=_silence(setup), command=_command())[0].path
-
-
-def _silence(setup):
-    from testbed.cli.progress import PlainProgress, RunView
-
-    view = RunView(setup.loaded.experiment.training.steps, [d.name for d in setup.cluster.devices])
-    return PlainProgress(view, lambda _: None)
-
-
-def _command() -> str:
-    return "testbed " + " ".join(sys.argv[1:])

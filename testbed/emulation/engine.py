@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from testbed.cluster import LinkState
 from testbed.cluster.model import SERVER
@@ -22,64 +22,51 @@ from testbed.emulation.process.workers import WorkerPool
 from testbed.emulation.schedule.churn import ChurnController
 from testbed.emulation.state import RunState
 from testbed.errors import TestbedError
-from testbed.experiment.setup import RunSetup
-from testbed.measurement.fidelity import thresholds_of
 from testbed.measurement.host_monitor import HostMonitor
 from testbed.measurement.live_verdict import LiveVerdict
-from testbed.measurement.run_folder import RunFolder
-from testbed.signals import Interrupted, interruptible
-
-
-class ProgressLike(Protocol):
-    """Where a run tells how it is getting on."""
-
-    def stage(self, text: str) -> None: ...
-    def event(self, event: dict[str, Any]) -> None: ...
+from testbed.measurement.thresholds import Thresholds
+from testbed.scenario.run import RunResult, Scenario, Sink
+from testbed.signals import Interrupted
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """How a run ended. status: complete, interrupted (Ctrl-C, SIGTERM, time limit) or failed."""
+class Emulation:
+    """The engine on this machine's kernel. It always leaves the machine as it was.
 
-    status: str
-    error: str | None = None
+    caps: what the machine can do. limits: of the verdict, which is watched while the run goes on. command: for people
+    who find what a killed run left. after: called at the end of training, with the network still up (--keep).
+    """
+
+    caps: Capabilities
+    limits: Thresholds = field(default_factory=Thresholds)
+    command: str = ""
+    after: Callable[[ShapedNetwork], None] | None = None
+
+    def run(self, setup: Scenario, sink: Sink) -> RunResult:
+        """Build, probe, train, tear down."""
+        return _Run(self, setup, sink).run()
 
 
-class EmulationRun:
-    """Executes one RunSetup. `run()` always leaves the machine as it was, and the folder with what was measured."""
-
-    def __init__(
-        self, setup: RunSetup, folder: RunFolder, caps: Capabilities, progress: ProgressLike, *, command: str = ""
-    ):
-        self.setup, self.folder, self.caps, self.progress, self.command = setup, folder, caps, progress, command
-        self.experiment = setup.loaded.experiment
+class _Run:
+    def __init__(self, engine: Emulation, setup: Scenario, sink: Sink):
+        self.engine, self.setup, self.sink = engine, setup, sink
+        self.tdf = setup.network.settings.tdf
         self._t0: float | None = None
         self._durations: dict[str, float] = {}
-        self._commands: list[str] = []
-        self._live = LiveVerdict(thresholds_of(folder.manifest), self.experiment.tdf, self._expected_s())
+        self._live = LiveVerdict(engine.limits, self.tdf, self._expected_s())
         self._live_lock = threading.Lock()
 
-    def run(self, after: Callable[[ShapedNetwork], None] | None = None) -> RunResult:
-        """Build, probe, train, tear down. `after` runs at the end of training with the network still up (--keep)."""
-        result = RunResult("failed", "ended early")
-        with interruptible(lambda name: self.progress.stage(f"{name}: cleaning up, keeping what was measured")):
-            state = RunState.create(self.folder.path, command=self.command)
-            try:
-                result = self._inside(state, after)
-            except Interrupted as signal_name:
-                result = RunResult("interrupted", f"by {signal_name}")
-            except TestbedError as error:
-                result = RunResult("failed", str(error))
-            finally:
-                self._timed("clean-up", lambda: cleanup.teardown(state))
-                self.folder.finish(
-                    result.status, error=result.error, durations=self._durations, commands=self._commands
-                )
-        return result
+    def run(self) -> RunResult:
+        state = RunState.create(self.sink.folder, command=self.engine.command)
+        try:
+            return self._inside(state)
+        finally:
+            self._timed("clean-up", lambda: cleanup.teardown(state))
+            self.sink.note(durations=self._durations)
 
     def now(self) -> float:
         """Emulated seconds since the experiment's start; 0 before it."""
-        return 0.0 if self._t0 is None else max(0.0, (time.monotonic() - self._t0) / self.experiment.tdf)
+        return 0.0 if self._t0 is None else max(0.0, (time.monotonic() - self._t0) / self.tdf)
 
     def _timed(self, name: str, action: Callable[[], Any]) -> Any:
         began = time.monotonic()
@@ -89,12 +76,11 @@ class EmulationRun:
             self._durations[name] = round(time.monotonic() - began, 3)
 
     def _event(self, event: dict[str, Any]) -> None:
-        self.folder.recorder.append(event)
-        self.progress.event(event)
+        self.sink.event(event)
         with self._live_lock:
             found = self._live.feed(event)
         for text, at_s in found:
-            moment = datetime.now().astimezone() - timedelta(seconds=(self.now() - at_s) * self.experiment.tdf)
+            moment = datetime.now().astimezone() - timedelta(seconds=(self.now() - at_s) * self.tdf)
             at = moment.isoformat(sep=" ", timespec="milliseconds")
             self._engine_event("warning", text=f"INVALID from {at_s:.1f} s emulated ({at}) on: {text}")
 
@@ -103,7 +89,7 @@ class EmulationRun:
         step_s = self.setup.plan.predicted.get("step_time_s")
         if step_s is None:
             return None
-        return min(step_s * self.experiment.training.steps, self.experiment.time_limit) * self.experiment.tdf
+        return min(step_s * self.setup.plan.training.steps, self.setup.time_limit_s) * self.tdf
 
     def _engine_event(self, event: str, node: str = "testbed", **fields: Any) -> None:
         self._event({"t": self.now(), "node": node, "event": event, **fields})
@@ -117,7 +103,7 @@ class EmulationRun:
             rtt_s=link.rtt_s,
             jitter_s=link.jitter_s,
             loss=link.loss,
-            late=late_s / self.experiment.tdf,
+            late=late_s / self.tdf,
         )
 
     def _interference(self, found: Interference) -> None:
@@ -132,51 +118,49 @@ class EmulationRun:
         )
 
     def _cross_traffic_event(self, t_s: float, home: str, direction: str, rate_bps: float, late_s: float) -> None:
-        self._engine_event(
-            "cross_traffic", home, direction=direction, rate_bps=rate_bps, late=late_s / self.experiment.tdf
-        )
+        self._engine_event("cross_traffic", home, direction=direction, rate_bps=rate_bps, late=late_s / self.tdf)
 
-    def _inside(self, state: RunState, after: Callable[[ShapedNetwork], None] | None) -> RunResult:
-        e, setup = self.experiment, self.setup
+    def _inside(self, state: RunState) -> RunResult:
+        setup, progress = self.setup, self.sink.progress
         for text in setup.warnings:
             self._engine_event("warning", text=text)
         with ExitStack() as stack:
             shaped = ShapedNetwork(
                 state,
                 setup.network,
-                caps=self.caps,
+                caps=self.engine.caps,
                 on_cross_traffic=self._cross_traffic_event,
                 on_link=self._link_event,
-                log_dir=self.folder.logs,
+                log_dir=self.sink.logs,
             )
-            self.progress.stage(
+            progress.stage(
                 f"building the network: {len(setup.network.topology.homes)} homes, delay by {shaped.backend_name}"
             )
             self._timed("network", lambda: stack.enter_context(shaped))
-            self._commands = shaped.commands()
+            self.sink.note(commands=shaped.commands())
             pool = WorkerPool(
                 state=state,
-                run_dir=self.folder.path,
-                runner=e.training.runner,
+                run_dir=self.sink.folder,
+                runner=f"{type(setup.runner).__module__}:{type(setup.runner).__qualname__}",
                 plan=setup.plan,
                 addresses=shaped.network.hosts,
-                tdf=e.tdf,
+                tdf=self.tdf,
                 on_event=self._event,
                 memory_limits={d.name: d.memory_bytes for d in setup.cluster.devices},
                 devices={d.name: d for d in (*setup.cluster.devices, setup.cluster.server)},
             )
             stack.enter_context(pool)
-            if e.probes.enabled:
-                self.progress.stage("measuring every link")
-                self._timed("probes", lambda: self._probe(shaped))
-            self.progress.stage("starting workers")
+            if setup.probe_s is not None:
+                progress.stage("measuring every link")
+                self._timed("probes", lambda: self._probe(shaped, setup.probe_s))
+            progress.stage("starting workers")
             self._timed("workers", lambda: self._start_workers(pool, shaped))
             churn = ChurnController(
                 setup.churn,
-                mode=e.availability.churn,
+                mode=setup.churn_mode,
                 network=shaped.network,
                 pool=pool,
-                tdf=e.tdf,
+                tdf=self.tdf,
                 on_event=self._event,
             )
             links = LinkMonitor(shaped.network, self._interference, delay_backend=shaped.backend_name).start()
@@ -192,10 +176,9 @@ class EmulationRun:
             monitor = HostMonitor(self._event, self.now, shaped.backend.stats, more=watched)
             self._t0 = time.monotonic() + 0.2
             zero = datetime.now().astimezone() + timedelta(seconds=self._t0 - time.monotonic())
-            self.folder.write_manifest(zero_at=zero.isoformat(timespec="milliseconds"))
-            for home, series in setup.network.link_changes.items():
-                self._link_event(0.0, home, series[0][1], 0.0)
-            self._link_event(0.0, SERVER, setup.network.server_state, 0.0)
+            self.sink.note(zero_at=zero.isoformat(timespec="milliseconds"))
+            for host, link in {**setup.network.at_start(), SERVER: setup.network.server_state}.items():
+                self._link_event(0.0, host, link, 0.0)
             pool.begin(self._t0)
             shaped.begin(self._t0)
             churn.start(self._t0)
@@ -204,10 +187,10 @@ class EmulationRun:
             stack.callback(monitor.stop)
             result = self._timed("training", lambda: self._train(pool, shaped, churn))
             churn.stop()
-            if after is not None:
+            if self.engine.after is not None:
                 pool.close()
                 with contextlib.suppress(Interrupted):  # training is complete: this only ends the look around
-                    after(shaped)
+                    self.engine.after(shaped)
             return result
 
     def _start_workers(self, pool: WorkerPool, shaped: ShapedNetwork) -> None:
@@ -217,14 +200,10 @@ class EmulationRun:
             shaped.network.link_down(name)
         pool.launch([SERVER, *present])
 
-    def _probe(self, shaped: ShapedNetwork) -> None:
-        expected = {h: s[0][1] for h, s in self.setup.network.link_changes.items()}
+    def _probe(self, shaped: ShapedNetwork, seconds: float) -> None:
+        network = self.setup.network
         results = probe_links(
-            shaped.network,
-            expected,
-            seconds=self.experiment.probes.seconds,
-            tdf=self.experiment.tdf,
-            server=self.setup.network.server_state,
+            shaped.network, network.at_start(), seconds=seconds, tdf=self.tdf, server=network.server_state
         )
         for r in results:
             self._engine_event(
@@ -232,7 +211,7 @@ class EmulationRun:
             )
 
     def _train(self, pool: WorkerPool, shaped: ShapedNetwork, churn: ChurnController) -> RunResult:
-        counters = _Counters(shaped, self._engine_event, self.experiment.tdf)
+        counters = _Counters(shaped, self._engine_event, self.tdf)
         try:
             while True:
                 outcome = pool.wait(timeout=1.0)
@@ -242,9 +221,9 @@ class EmulationRun:
                     raise TestbedError(f"devices could not be toggled any more: {churn.error}")
                 if outcome is not None:
                     return RunResult("complete") if outcome.ok else RunResult("failed", outcome.reason)
-                if self.now() > self.experiment.time_limit:
+                if self.now() > self.setup.time_limit_s:
                     text = (
-                        f"the time limit of {self.experiment.time_limit:g} emulated seconds was reached "
+                        f"the time limit of {self.setup.time_limit_s:g} emulated seconds was reached "
                         "(time_limit in the experiment)"
                     )
                     self._engine_event("warning", text=text)

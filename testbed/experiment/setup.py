@@ -16,15 +16,15 @@ from testbed.cluster.model import SERVER
 from testbed.cluster.topology_file import load_topology
 from testbed.errors import InputError, nearest, unknown
 from testbed.experiment.cross_traffic import overload_warnings, read_cross_traffic
+from testbed.experiment.generated import drawn_devices, generated_availability, generated_links
 from testbed.experiment.loading import LoadedExperiment, in_entry, sweep_points
 from testbed.experiment.schema import NeighbourhoodSection, TopologySection, TrainingSection
 from testbed.measurement.thresholds import Thresholds
-from testbed.runtime import Plan, Runner
+from testbed.runtime import Runner
 from testbed.runtime.registry import load_runner
 from testbed.scenario.link_model import access_link
 from testbed.scenario.network import NetworkSettings, NetworkSetup
-from testbed.studies.generated import drawn_devices, generated_availability, generated_links
-from testbed.studies.machine import check_congestion_control
+from testbed.scenario.run import Scenario
 from testbed.traces.assign import assign
 from testbed.traces.availability import read_availability
 from testbed.traces.links import read_links
@@ -33,19 +33,17 @@ from testbed.traces.report import Report
 LONGEST_DELAY_S = 300.0
 
 
-@dataclass(frozen=True)
-class RunSetup:
-    """What a training run needs."""
+@dataclass(frozen=True, kw_only=True)
+class RunSetup(Scenario):
+    """A scenario, with the experiment that it was made from.
+
+    facts: what the engine's manifest says beside what every run's does; of an emulation, once the machine was held
+    against it.
+    """
 
     loaded: LoadedExperiment
-    network: NetworkSetup
-    cluster: Cluster
-    runner: Runner
-    plan: Plan
-    churn: list[tuple[float, str, str]]  # (time, device, 'leave' | 'return'), in order
-    absent_at_start: frozenset[str]
-    warnings: list[str] = field(default_factory=list)
-    preflight: dict[str, Any] | None = None  # what this machine was held against (preflight.py), once it was
+    engine: str = "emulation"
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup:
@@ -58,14 +56,10 @@ def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup
     topology = _topology(loaded)
     changes, sources = _link_changes(loaded, topology, warnings)
     _check_delays(loaded, topology, changes)
-    server = topology.server_link
-    state = LinkState(server.downlink_bps, server.uplink_bps, server.uplink_delay_s + server.downlink_delay_s)
     streams = read_cross_traffic(loaded, topology.homes)
     warnings += overload_warnings(streams, changes)
     settings = NetworkSettings.of(loaded.experiment)
-    return NetworkSetup(
-        topology, changes, settings, state, sources, tuple(streams), loaded.experiment.seed, str(loaded.path)
-    )
+    return NetworkSetup(topology, changes, settings, sources, tuple(streams), loaded.experiment.seed, str(loaded.path))
 
 
 def thresholds(loaded: LoadedExperiment) -> Thresholds:
@@ -83,9 +77,11 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
     warnings: list[str] = []
     experiment = loaded.experiment
     training = experiment.training
-    runner = load_runner(training.runner, where=loaded.where("training", "runner"))
+    runner = load_runner(training.runner, where=loaded.where("training", "runner"))()
     _check_options(loaded, runner)
     if experiment.engine == "emulation":
+        from testbed.experiment.machine import check_congestion_control  # a simulation needs none of it
+
         check_congestion_control(loaded)
     thresholds(loaded)
     network = network_setup(loaded, warnings)
@@ -116,7 +112,22 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
         if keys[0] not in ("model", "training"):
             raise
         raise InputError(loaded.where(*keys), error.problem, hint=error.hint) from None
-    return RunSetup(loaded, network, cluster, runner, plan, churn, frozenset(absent), warnings)
+    return RunSetup(
+        network=network,
+        cluster=cluster,
+        runner=runner,
+        plan=plan,
+        churn=churn,
+        churn_mode=experiment.availability.churn,
+        absent_at_start=frozenset(absent),
+        time_limit_s=experiment.time_limit,
+        probe_s=experiment.probes.seconds if experiment.probes.enabled else None,
+        tensors=experiment.simulation.tensors,
+        details=experiment.simulation.details,
+        warnings=warnings,
+        loaded=loaded,
+        engine=experiment.engine,
+    )
 
 
 def run_setups(loaded: LoadedExperiment, last: Sequence[str] = ()) -> list[RunSetup]:

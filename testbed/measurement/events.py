@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -237,3 +238,8 @@ def read_events(run_dir: str | Path) -> pd.DataFrame:
             if not jsonl.exists():
                 raise
     return _read_jsonl(jsonl) if jsonl.exists() else frame([])
+
+
+def natural(name: str) -> list:
+    """Sort key: home-2 before home-10."""
+    return [int(part) if part.isdigit() else part.lower() for part in re.split(r"(\d+)", str(name))]

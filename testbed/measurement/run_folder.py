@@ -22,6 +22,7 @@ from testbed.measurement.fidelity import Verdict, judge, setting
 from testbed.measurement.rates import links_table
 from testbed.measurement.recorder import EventRecorder, write_error
 from testbed.measurement.steps import counted_steps
+from testbed.measurement.timeline import trace_json
 from testbed.outputs import check_folder
 from testbed.processes import start_time
 
@@ -253,10 +254,6 @@ class RunFolder:
 
     def derive(self, events: pd.DataFrame | None = None) -> Verdict:
         """Write steps.csv, links.parquet, fidelity.json and timeline.json anew. Raises TestbedError."""
-        from testbed.report.timeline import (
-            trace_json,  # here: the report package reads run folders by this module
-        )
-
         events = self.events() if events is None else events
         verdict = judge(events, self.manifest)
         write_file(self.path / FIDELITY, json_text(verdict.to_dict()))

@@ -119,3 +119,20 @@ def recoveries(events: pd.DataFrame) -> pd.DataFrame:
         saved = checkpoints[(checkpoints["start"] >= began - 1e-6) & (checkpoints["end"] <= start)]["end"].max()
         extra.append(frontier[i] - (max(began, saved) if np.isfinite(saved) else began) - usual)
     return table.assign(extra_s=np.asarray(extra, dtype=float))
+
+
+def absences(events: pd.DataFrame) -> pd.DataFrame:
+    """One row an absence: node, mode, cause, leave_s, return_s (NaN when it did not return)."""
+    rows, open_ = [], {}
+    for event in select(events, "churn").itertuples():
+        if event.action == "leave" and event.node not in open_:
+            open_[event.node] = len(rows)
+            rows.append([event.node, event.mode, event.cause, event.t, np.nan])
+        elif event.action == "return":
+            if event.node in open_:
+                rows[open_.pop(event.node)][4] = event.t
+            else:  # it was away from the start
+                rows.append([event.node, event.mode, event.cause, np.nan, event.t])
+    return pd.DataFrame(rows, columns=["node", "mode", "cause", "leave_s", "return_s"]).astype(
+        {"leave_s": float, "return_s": float}
+    )

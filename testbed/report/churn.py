@@ -6,29 +6,12 @@ import numpy as np
 import pandas as pd
 
 from testbed.measurement.events import select
-from testbed.measurement.steps import recoveries
+from testbed.measurement.steps import absences, recoveries
 
 COLUMNS = (
     "node", "mode", "cause", "leave_s", "return_s", "detected_after_s", "recovery", "restored_s",
     "recovery_s", "extra_s", "lost_steps", "step", "taken_in_s",
 )  # fmt: skip
-
-
-def absences(events: pd.DataFrame) -> pd.DataFrame:
-    """One row an absence: node, mode, cause, leave_s, return_s (NaN when it did not return)."""
-    rows, open_ = [], {}
-    for event in select(events, "churn").itertuples():
-        if event.action == "leave" and event.node not in open_:
-            open_[event.node] = len(rows)
-            rows.append([event.node, event.mode, event.cause, event.t, np.nan])
-        elif event.action == "return":
-            if event.node in open_:
-                rows[open_.pop(event.node)][4] = event.t
-            else:  # it was away from the start
-                rows.append([event.node, event.mode, event.cause, np.nan, event.t])
-    return pd.DataFrame(rows, columns=["node", "mode", "cause", "leave_s", "return_s"]).astype(
-        {"leave_s": float, "return_s": float}
-    )
 
 
 def churn_table(events: pd.DataFrame) -> pd.DataFrame:

@@ -17,9 +17,9 @@ import numpy as np
 from scipy import stats
 
 from testbed.errors import InputError, looking
+from testbed.measurement.events import natural
 from testbed.measurement.run_folder import MANIFEST, RunFolder
 from testbed.report.compare_figures import RunFigures, run_figures
-from testbed.report.text import natural
 
 METHODS = ("t", "bootstrap")
 _NOT_SETTINGS = ("seed", "description", "outputs", "name", "engine", "simulation")

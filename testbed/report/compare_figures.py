@@ -12,9 +12,8 @@ import pandas as pd
 
 from testbed.measurement.events import select
 from testbed.measurement.run_folder import RunFolder
-from testbed.measurement.steps import attempts
+from testbed.measurement.steps import absences, attempts
 from testbed.report import text
-from testbed.report.churn import absences
 from testbed.report.run_summary import RunSummary, summarize
 
 # Ember, Global Electricity Review 2024: the world's average of 2023, CO2 equivalents over power plants' lives

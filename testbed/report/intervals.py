@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from testbed.measurement.events import select
-from testbed.report.churn import absences
+from testbed.measurement.steps import absences
 
 STATES = ("compute", "wait", "send", "receive", "offline")
 COLUMNS = ("node", "state", "start", "end", "label")

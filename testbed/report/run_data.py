@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from testbed.measurement.events import select
+from testbed.measurement.events import natural, select
 from testbed.measurement.fidelity import Verdict, setting
 from testbed.measurement.rates import rate_windows
 from testbed.measurement.run_folder import RunFolder
@@ -16,7 +16,6 @@ from testbed.measurement.steps import attempts
 from testbed.report.churn import churn_table
 from testbed.report.intervals import device_intervals, shares
 from testbed.report.run_summary import RunSummary, message_bytes, summarize, wire_bytes
-from testbed.report.text import natural
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from testbed.measurement.events import select
 from testbed.measurement.fidelity import setting
 from testbed.measurement.rates import WIRE_PER_GOODPUT
 from testbed.measurement.run_folder import RunFolder
-from testbed.measurement.steps import attempts, median_interval, recoveries
-from testbed.report.churn import absences
+from testbed.measurement.steps import absences, attempts, median_interval, recoveries
 
 
 @dataclass(frozen=True)

@@ -125,10 +125,5 @@ def titled(name: str) -> str:
     return re.sub(r"_(per_s|s|bps|bytes)$", "", name).replace("_", " ")
 
 
-def natural(name: str) -> list:
-    """Sort key: home-2 before home-10."""
-    return [int(part) if part.isdigit() else part.lower() for part in re.split(r"(\d+)", str(name))]
-
-
 def short(name: str, most: int = 14) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from collections.abc import Callable
 
-from testbed.errors import TestbedError, unknown
+from testbed import plugins
 from testbed.runtime.interface import Runner
 
 GROUP = "testbed.runners"
 
 
-def load_runner(name: str, *, where: str = "training.runner") -> Runner:
-    """A new instance of the runner of that name.
-
-    Raises:
-        InputError: no such runner; names the nearest.
-        TestbedError: the runner is there but does not load.
-    """
-    found = {e.name: e for e in entry_points(group=GROUP)}
-    if name not in found:
-        raise unknown(where, "runner", name, found)
-    try:
-        return found[name].load()()
-    except ImportError as error:
-        raise TestbedError(f"runner {name!r} ({found[name].value}) does not load: {error}") from error
+def load_runner(name: str, *, where: str = "training.runner") -> Callable[[], Runner]:
+    """The class of the runner of that name, or of 'module:Class'. Raises InputError, TestbedError: see plugins.load."""
+    found: Callable[[], Runner] = plugins.load(GROUP, "runner", name, where)
+    return found

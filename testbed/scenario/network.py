@@ -61,12 +61,13 @@ class NetworkSettings:
             raise InputError("network.mtu", f"{self.mtu}; expected 576 to 9000 bytes")
 
     @classmethod
-    def of(cls, experiment: Any, delay_backend: str | None = None) -> NetworkSettings:
+    def of(cls, experiment: Any, delay_backend: str | None = None, tdf: float | None = None) -> NetworkSettings:
         """Those of an experiment (as validated): the one place where they are dilated.
 
-        delay_backend: the one that was chosen; default: what the experiment asks for.
+        delay_backend: the one that was chosen; default: what the experiment asks for. tdf: another than the
+        experiment's.
         """
-        network, links, tdf = experiment.network, experiment.links, experiment.tdf
+        network, links, tdf = experiment.network, experiment.links, experiment.tdf if tdf is None else tdf
         return cls(
             tdf=tdf,
             switch=network.switch,
@@ -90,7 +91,6 @@ class NetworkSetup:
     topology: Topology
     link_changes: dict[str, Changes]
     settings: NetworkSettings = field(default_factory=NetworkSettings)
-    server_state: LinkState | None = None
     link_source: dict[str, str] = field(default_factory=dict)  # home -> which series of which file
     cross_traffic: tuple[Stream, ...] = ()
     seed: int = 0
@@ -100,6 +100,12 @@ class NetworkSetup:
     def wiring(self) -> NetworkSettings:
         """The settings, with the host where cross traffic comes from if there is any."""
         return replace(self.settings, outside=OUTSIDE if self.cross_traffic else None)
+
+    @property
+    def server_state(self) -> LinkState:
+        """The server's own link, as a speed test would report it."""
+        s = self.topology.server_link
+        return LinkState(s.downlink_bps, s.uplink_bps, s.uplink_delay_s + s.downlink_delay_s)
 
     def at_start(self) -> dict[str, LinkState]:
         """Each home's settings at 0."""

@@ -20,6 +20,7 @@ from testbed.cluster.published import PUBLISHED
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment
 from testbed.experiment.setup import RunSetup, run_setup
+from testbed.scenario.run import Silent
 from testbed.studies.questions import Point, Questions
 
 AWAY_S = 1800.0  # how long a device stays away under churn
@@ -171,12 +172,10 @@ def _short(name: str) -> str:
 
 
 def _run(setup: RunSetup, out: Path, point: Point) -> Answer:
-    from testbed.cli.progress import PlainProgress, RunView
     from testbed.experiment.simulating import simulate_once
     from testbed.report.compare_figures import run_figures
 
-    progress = PlainProgress(RunView(setup.loaded.experiment.training.steps, []), lambda _: None)
-    folder, result = simulate_once(setup, out, progress=progress, command="testbed results")
+    folder, result = simulate_once(setup, out, progress=Silent(), command="testbed results")
     figures = run_figures(folder)
     steps = sum(1 for _ in (folder.path / "steps.csv").open()) - 1 if (folder.path / "steps.csv").exists() else 0
     message = None if result.status == "complete" else memory_text(result.error or "") or result.error

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from testbed import __version__, units
+from testbed import units
 from testbed.emulation import dry_run
-from testbed.emulation.engine import EmulationRun, ProgressLike, RunResult
+from testbed.emulation.engine import Emulation
 from testbed.emulation.machine.capabilities import Capabilities, choose_delay_backend
 from testbed.experiment.cross_traffic import described
-from testbed.experiment.inputs import inputs
-from testbed.experiment.setup import RunSetup, run_setup
-from testbed.experiment.simulating import simulate_once, simulation_manifest
-from testbed.measurement.run_folder import RunFolder, check_space, json_text
-from testbed.measurement.thresholds import Thresholds
-from testbed.studies.machine import capable, check_kernel
+from testbed.experiment.machine import capable, check_kernel
+from testbed.experiment.recording import manifest, record
+from testbed.experiment.setup import RunSetup, run_setup, thresholds
+from testbed.experiment.simulating import simulate_once, simulated
+from testbed.measurement.run_folder import check_space, json_text
+from testbed.scenario.network import NetworkSettings
+from testbed.scenario.run import Progress, RunResult
 from testbed.studies.preflight import compare, preflight
-
-_PACKAGES = ("torch", "numpy", "pyzmq", "msgspec", "pyroute2", "scapy", "pandas", "pydantic")
 
 
 @dataclass(frozen=True)
@@ -34,9 +28,7 @@ class DoneRun:
     """A run that has ended, however it did."""
 
     path: Path
-    status: str
-    error: str | None
-    by_signal: bool
+    result: RunResult
     report: Path | None
 
 
@@ -46,7 +38,7 @@ def prepare(setup: RunSetup, out: Path, say: Callable[[str], None]) -> RunSetup:
     A run that does not fit is warned of and goes on: the estimate may be wrong, and its verdict follows what is
     measured. Raises CapabilityError when this machine can't emulate at all, InputError when `out` can't be written to.
     """
-    if setup.loaded.experiment.engine != "emulation":
+    if setup.engine != "emulation":
         check_space(out)
         return setup
     caps = capable()
@@ -66,83 +58,47 @@ def prepare(setup: RunSetup, out: Path, say: Callable[[str], None]) -> RunSetup:
             f"this machine is not expected to carry the experiment at time dilation {found.tdf:g}; the smallest "
             f"that it would carry is {found.needed_tdf:g} (--tdf auto takes it): {'; '.join(texts)}"
         ]
-    return replace(setup, warnings=[*setup.warnings, *texts], preflight=found.to_dict())
+    return replace(setup, warnings=[*setup.warnings, *texts], facts={"preflight": found.to_dict()})
 
 
 def run_once(
-    setup: RunSetup,
-    out: Path,
-    *,
-    progress: AbstractContextManager[ProgressLike],
-    command: str,
-    after: Callable[[Any], None] | None = None,
+    setup: RunSetup, out: Path, *, progress: Progress, command: str, after: Callable[[Any], None] | None = None
 ) -> DoneRun:
     """Execute a checked setup: folder, engine, report. Raises CapabilityError when this machine can't run it."""
-    experiment = setup.loaded.experiment
-    if experiment.engine == "simulation":
-        return _done(setup, *simulate_once(setup, out, progress=progress, command=command))
-    caps = capable()
-    check_kernel(setup.loaded, caps)
-    check_space(out)
-    folder = RunFolder.create(out, experiment.name)
-    folder.write_experiment(yaml.safe_dump(setup.loaded.data, sort_keys=False, allow_unicode=True))
-    folder.write_plan(setup.plan)
-    folder.write_manifest(**manifest(setup, caps, command))
-    with progress as shown:
-        result = EmulationRun(setup, folder, caps, shown, command=command).run(after)
-    return _done(setup, folder, result)
-
-
-def _done(setup: RunSetup, folder: RunFolder, result: RunResult) -> DoneRun:
+    if setup.engine == "simulation":
+        folder, result = simulate_once(setup, out, progress=progress, command=command)
+    else:
+        caps = capable()
+        check_kernel(setup.loaded, caps)
+        check_space(out)
+        setup = emulated(setup, caps)
+        engine = Emulation(caps, thresholds(setup.loaded), command, after)
+        folder, result = record(setup, out, engine.run, progress=progress, command=command)
     report = None
     if setup.loaded.experiment.outputs.report:
         from testbed.report import build_report
 
         report = build_report(folder.path)
-    return DoneRun(folder.path, result.status, result.error, (result.error or "").startswith("by SIG"), report)
+    return DoneRun(folder.path, result, report)
 
 
-def manifest(setup: RunSetup, caps: Capabilities, command: str) -> dict[str, Any]:
-    """What an emulation's manifest says before the start."""
+def emulated(setup: RunSetup, caps: Capabilities) -> RunSetup:
+    """The same for this machine's kernel: with the delay backend chosen. Raises CapabilityError: none works here."""
     e = setup.loaded.experiment
-    return {
-        "experiment": e.model_dump(mode="json"),
-        "experiment_file": str(setup.loaded.path),
-        "command": command,
-        "seed": e.seed,
-        "tdf": e.tdf,
-        "time_scale": e.time_scale,
-        "engine": e.engine,
-        "delay_backend": choose_delay_backend(caps, e.network.delay_backend),
-        "preflight": setup.preflight,
-        "probes_enabled": e.probes.enabled,
-        "fidelity_thresholds": asdict(Thresholds.from_mapping(e.fidelity.thresholds)),
-        "link_source": setup.network.link_source,
-        "churn": [{"t": t, "device": d, "action": a} for t, d, a in setup.churn],
-        "warnings": setup.warnings,
-        "inputs": inputs(setup.loaded),
-        "versions": {"testbed": __version__, "python": platform.python_version(), **package_versions()},
-        "kernel": platform.release(),
+    settings = NetworkSettings.of(e, choose_delay_backend(caps, e.network.delay_backend))
+    facts = {
+        "delay_backend": settings.delay_backend,
+        "probes_enabled": setup.probe_s is not None,
+        "fidelity_thresholds": asdict(thresholds(setup.loaded)),
         "machine": {"cores": caps.cores, "memory_bytes": caps.memory_bytes},
         "capabilities": asdict(caps),
     }
+    return replace(setup, network=replace(setup.network, settings=settings), facts={**facts, **setup.facts})
 
 
 def manifest_now(setup: RunSetup) -> dict[str, Any]:
     """What a run of it would write before its start, here and now. Raises CapabilityError."""
-    if setup.loaded.experiment.engine == "emulation":
-        return manifest(setup, capable(), "")
-    return simulation_manifest(setup, "")
-
-
-def package_versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return manifest(emulated(setup, capable()) if setup.engine == "emulation" else simulated(setup), "")
 
 
 def dry_run_text(setup: RunSetup, *, as_json: bool = False) -> str:

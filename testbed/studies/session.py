@@ -15,9 +15,9 @@ from testbed.emulation.network.shaped import HOSTS_FILE, ShapedNetwork, live_fol
 from testbed.emulation.state import STATE_DIR, RunState, process_value
 from testbed.errors import InputError
 from testbed.experiment.loading import LoadedExperiment, find_experiment
+from testbed.experiment.machine import capable, check_kernel
 from testbed.experiment.setup import network_setup
 from testbed.signals import interruptible
-from testbed.studies.machine import capable, check_kernel
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,23 @@ from pathlib import Path
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment
 from testbed.experiment.setup import RunSetup, run_setup
+from testbed.experiment.simulating import simulate_once
 from testbed.measurement.run_folder import write_file
 from testbed.report import compare_engines
 from testbed.report.compare_engines import Case, Validation, case_of, validation
 from testbed.report.compare_scatter import write_scatter
+from testbed.scenario.run import Silent
+from testbed.studies.running import prepare, run_once
 
-Execute = Callable[[RunSetup, Path], Path]  # runs a setup below a folder, returns its run folder
+Execute = Callable[[RunSetup, Path, str], Path]  # runs a setup below a folder for a command, returns its run folder
+
+
+def _emulate(setup: RunSetup, out: Path, command: str) -> Path:
+    return run_once(prepare(setup, out, lambda _: None), out, progress=Silent(), command=command).path
+
+
+def _simulate(setup: RunSetup, out: Path, command: str) -> Path:
+    return simulate_once(setup, out, progress=Silent(), command=command)[0].path
 
 
 def checked(
@@ -43,9 +54,10 @@ def validate(
     out: Path,
     runs: Path,
     *,
-    emulate: Execute,
-    simulate: Execute,
     repeat: int,
+    command: str = "",
+    emulate: Execute = _emulate,
+    simulate: Execute = _simulate,
     say: Callable[[str], None] = lambda _: None,
 ) -> Validation:
     """Run each setup `repeat` times in emulation and once in simulation (which gives the same each time).
@@ -58,8 +70,8 @@ def validate(
     for number, setup in enumerate(setups, start=1):
         name = setup.loaded.experiment.name
         say(f"{number}/{len(setups)} {name}")
-        simulated = [simulate(setup, runs / "simulated")]
-        emulated = [emulate(setup, runs / "emulated") for _ in range(repeat)]
+        simulated = [simulate(setup, runs / "simulated", command)]
+        emulated = [emulate(setup, runs / "emulated", command) for _ in range(repeat)]
         cases.append(case_of(name, emulated, simulated))
         write(validation(cases), out)
     return validation(cases)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from testbed.cluster import Link, LinkState, Topology
 from testbed.errors import InputError
+from testbed.experiment.machine import capable
 from testbed.measurement.thresholds import Thresholds, in_user_mode_linux
 from testbed.scenario.network import NetworkSettings, NetworkSetup
-from testbed.studies.machine import capable
 from testbed.verification.effort import QUICK, Effort
 from testbed.verification.rows import Row, shown
 from testbed.verification.verify import Verification, built, facts_of, mean_rate_row, measure

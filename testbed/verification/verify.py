@@ -18,11 +18,11 @@ from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.state import RunState
 from testbed.errors import InputError
 from testbed.experiment.loading import LoadedExperiment
+from testbed.experiment.machine import capable, check_kernel
 from testbed.experiment.setup import network_setup, thresholds
 from testbed.measurement.thresholds import Thresholds
 from testbed.scenario.network import NetworkSetup
 from testbed.signals import interruptible
-from testbed.studies.machine import capable, check_kernel
 from testbed.verification import changes, isolation
 from testbed.verification.effort import QUICK, Effort
 from testbed.verification.links import LinkVerification

@@ -30,10 +30,10 @@ from testbed.cluster import Cluster, Device, Link, LinkState, ModelSpec, Trainin
 from testbed.cluster.model import SERVER  # noqa: E402
 from testbed.experiment.loading import load_experiment  # noqa: E402
 from testbed.experiment.setup import run_setup  # noqa: E402
-from testbed.experiment.simulating import port_changes  # noqa: E402
 from testbed.runtime import ANY, Plan  # noqa: E402
 from testbed.simulation.engine import PortChange, Simulation  # noqa: E402
 from testbed.simulation.network import PortSettings  # noqa: E402
+from testbed.simulation.run import port_changes  # noqa: E402
 
 LAYERS = 40  # of Llama-2-13B
 CLEAVE = """

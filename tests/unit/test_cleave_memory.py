@@ -7,7 +7,8 @@ import pytest
 from runner_checks import cluster, job
 
 from runners.cleave import CleaveRunner
-from runners.cleave.describe import plans_of, products
+from runners.cleave.capture import products
+from runners.cleave.describe import plans_of
 from runners.cleave.job import Task
 from runners.cleave.options import parse_options
 from runners.cleave.precision import WIRES, Codec

@@ -7,6 +7,7 @@ from rich.console import Console
 from scipy import stats
 from synthetic_run import Synthetic, write_run
 
+from testbed.measurement.events import natural
 from testbed.report import text
 from testbed.report.summary import render_repeats, render_summary, summarize, summarize_repeats
 
@@ -141,7 +142,7 @@ def test_values_are_shown_by_what_their_name_says(name, value, shown):
 
 
 def test_names_sort_as_people_count():
-    assert sorted(["h10", "h2", "server", "h1"], key=text.natural) == ["h1", "h2", "h10", "server"]
+    assert sorted(["h10", "h2", "server", "h1"], key=natural) == ["h1", "h2", "h10", "server"]
 
 
 def test_a_complete_run_whose_events_are_damaged_says_so(tmp_path):

@@ -108,7 +108,7 @@ def test_both_engines_run_every_experiment(tmp_path):
     calls = []
 
     def execute(engine, step_s):
-        def run(setup, out):
+        def run(setup, out, command):
             calls.append((engine, setup.loaded.experiment.name))
             return (valid_run if engine == "emulation" else tiny_run)(
                 out, name=setup.loaded.experiment.name, engine=engine, step_s=step_s

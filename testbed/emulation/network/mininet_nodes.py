@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import pty
 import select
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from mininet.link import Intf, Link
 from mininet.net import Mininet
 from mininet.node import Node, Switch
 
 from testbed.emulation.network import names
+from testbed.emulation.network.hosts import HostPort, SharedPort
 from testbed.emulation.network.namespaces import argv_in
-
-if TYPE_CHECKING:
-    from testbed.emulation.network.emulated import EmulatedNetwork
+from testbed.emulation.network.plan import NetworkPlan
 
 _PROMPT = chr(127)  # Mininet's mark for the end of a command's output
 
@@ -143,10 +143,22 @@ class EmulatedLink(Link):
         """See EmulatedIntf.delete."""
 
 
+class Network(Protocol):
+    """What `build` needs of an EmulatedNetwork."""
+
+    hosts: Mapping[str, HostPort]
+    shared: Mapping[str, SharedPort]
+    net_namespace: str
+    plan: NetworkPlan
+
+    def link_up(self, name: str) -> None: ...
+    def link_down(self, name: str) -> None: ...
+
+
 class EmulatedMininet(Mininet):
     """`mininet.net.Mininet` for a network that `EmulatedNetwork` starts and stops."""
 
-    def __init__(self, network: EmulatedNetwork):
+    def __init__(self, network: Network):
         # Mininet's constructor first calls Mininet.init, which sets a dozen sysctls of the whole machine (TCP
         # buffers, ARP limits, …) and leaves them so. Nothing here needs them.
         Mininet.inited = True
@@ -178,7 +190,7 @@ class EmulatedMininet(Mininet):
                 (self.network.link_up if status == "up" else self.network.link_down)(name)
 
 
-def build(network: EmulatedNetwork) -> Mininet:
+def build(network: Network) -> Mininet:
     """The Mininet object of a started network."""
     net = EmulatedMininet(network)
     ports = {}

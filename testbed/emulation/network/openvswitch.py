@@ -11,20 +11,31 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from testbed.emulation import state as state_file
 from testbed.emulation.network.namespaces import argv_in
 from testbed.emulation.state import RunState, process_value
 from testbed.errors import CapabilityError, TestbedError
 
-if TYPE_CHECKING:
-    from testbed.emulation.network.plan import Bridge
-
 SCHEMA = Path(os.environ.get("OVS_PKGDATADIR", "/usr/share/openvswitch")) / "vswitch.ovsschema"
 START_TIMEOUT_S = 20.0
 _HINT = "apt install openvswitch-switch, modprobe openvswitch; or switch: bridge"
+
+
+@dataclass
+class Bridge:
+    """A switch: its node's name in Mininet, its interface, its members, and the hosts that lie behind each.
+
+    Where each host lies is told to the bridge, not learned: a frame to a host that is down, or hasn't spoken
+    yet, would go out by every port and take capacity from every home.
+    """
+
+    name: str
+    interface: str
+    ports: list[str] = field(default_factory=list)
+    macs: dict[str, str] = field(default_factory=dict)  # MAC -> port
 
 
 def directory(run_id: str) -> Path:

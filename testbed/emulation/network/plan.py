@@ -9,8 +9,9 @@ from testbed.cluster import Link, Topology
 from testbed.cluster.model import SERVER
 from testbed.emulation.machine import processors
 from testbed.emulation.network import hosts as host_setup
-from testbed.emulation.network import names, shaping
+from testbed.emulation.network import names, openvswitch, shaping
 from testbed.emulation.network.hosts import HostPort, SharedPort
+from testbed.emulation.network.openvswitch import Bridge
 from testbed.errors import InputError, unknown
 from testbed.scenario.network import NetworkSettings
 
@@ -19,20 +20,6 @@ BRIDGE_PORTS_MAX = 1023  # a Linux bridge has no more
 CORE = "core"
 OUTSIDE_LINK = Link(20e9, 20e9)  # real bit/s: never a bottleneck
 _VETH = "numtxqueues 1 numrxqueues 1"
-
-
-@dataclass
-class Bridge:
-    """A switch: its node's name in Mininet, its interface, its members, and the hosts that lie behind each.
-
-    Where each host lies is told to the bridge, not learned: a frame to a host that is down, or hasn't spoken
-    yet, would go out by every port and take capacity from every home.
-    """
-
-    name: str
-    interface: str
-    ports: list[str] = field(default_factory=list)
-    macs: dict[str, str] = field(default_factory=dict)  # MAC -> port
 
 
 @dataclass
@@ -61,8 +48,6 @@ class NetworkPlan:
         hosts = list(self.hosts.values())
         switch: list[str] = []
         if self.settings.switch == "ovs":
-            from testbed.emulation.network import openvswitch
-
             switch = openvswitch.commands(self.net_netns, self.bridges)
         return [
             *(f"ip netns add {netns}" for netns in self.namespaces),

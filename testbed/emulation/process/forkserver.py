@@ -14,7 +14,6 @@ from __future__ import annotations
 import array
 import ctypes
 import gc
-import importlib
 import os
 import pwd
 import select
@@ -22,7 +21,6 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,8 @@ import msgspec
 from testbed.cluster.model import SERVER
 from testbed.emulation.network.namespaces import enter_namespace
 from testbed.emulation.process import control
-from testbed.runtime import Plan, Runner
+from testbed.runtime import Plan
+from testbed.runtime.registry import load_runner
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 NICENESS = 19  # of devices' workers; see `_step_back`
@@ -49,23 +48,6 @@ class ForkRequest(msgspec.Struct):
     cgroup_procs: list[str]
     user: str | None
     worker: dict[str, Any]  # a WorkerSpec
-
-
-def load_runner(name: str) -> Callable[[], Runner]:
-    """The runner's class by its entry point's name, or by 'module:attribute'.
-
-    Raises:
-        LookupError: no such runner.
-    """
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        return getattr(importlib.import_module(module), attribute)
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="testbed.runners"):
-        if entry.name == name:
-            return entry.load()
-    raise LookupError(f"no runner {name!r} is installed (entry point group testbed.runners)")
 
 
 def preload() -> None:

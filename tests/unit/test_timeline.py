@@ -7,7 +7,7 @@ import pytest
 from synthetic_run import Synthetic, events_of
 
 from testbed.measurement.events import frame
-from testbed.report.timeline import trace_json
+from testbed.measurement.timeline import trace_json
 
 EVENTS = events_of(Synthetic(homes=3, steps=6, micro_batches=3, churn=((6.0, 1, 6.0),)))
 

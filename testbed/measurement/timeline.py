@@ -14,9 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from testbed.measurement.events import select
-from testbed.report.churn import absences
-from testbed.report.text import natural
+from testbed.measurement.events import natural, select
+from testbed.measurement.steps import absences
 
 THREADS = {"status": 0, "compute": 100, "network up": 200, "network down": 300}  # room for lanes of overlapping slices
 _TRAINING = 1
