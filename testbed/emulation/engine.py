@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -207,7 +208,14 @@ class _Run:
         )
         for r in results:
             self._engine_event(
-                "probe", r.home, quantity=r.quantity, set=r.set, measured=r.measured, seconds=r.seconds, count=r.count
+                "probe",
+                r.home,
+                quantity=r.quantity,
+                set=r.set,
+                measured=None if math.isnan(r.measured) else r.measured,
+                seconds=r.seconds,
+                count=r.count,
+                **({"text": r.text} if r.text else {}),
             )
 
     def _train(self, pool: WorkerPool, shaped: ShapedNetwork, churn: ChurnController) -> RunResult:

@@ -22,13 +22,20 @@ def _probes(c: Context, *quantities: str) -> pd.DataFrame:
     return probes[usable & probes["quantity"].isin(quantities)]
 
 
+def unjudged(events: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Why a rate was not judged, by home and quantity: its link could not be filled, so nobody knows it."""
+    probes = select(events, "probe")
+    probes = probes[probes["measured"].isna() & probes["text"].notna()]
+    return {(row.node, row.quantity): row.text for row in probes.itertuples()}
+
+
 def probes_present(c: Context) -> Check:
     """Every home's link was probed in both directions and for its RTT."""
     title = "Links without a measurement"
     links = select(c.events, "link")
     links = sorted(set(links[links["role"].fillna("home") == "home"]["node"].dropna()) - {"server"})
     probes = _probes(c, *PROBED)
-    have = set(zip(probes["node"], probes["quantity"]))
+    have = set(zip(probes["node"], probes["quantity"])) | set(unjudged(c.events))
     missing = {n: [q for q in PROBED if (n, q) not in have] for n in links}
     missing = {n: q for n, q in missing.items() if q}
     if not len(probes):
@@ -45,8 +52,9 @@ def rate_error(c: Context) -> list[Check]:
     """Probed against set rate: mean and worst over links and directions."""
     probes = _probes(c, "rate_up", "rate_down")
     mean, worst = "Probed rate, mean error", "Probed rate, worst error"
+    open_questions = unjudged(c.events)
     if not len(probes):
-        no = "no rate was probed"
+        no = next((f"not judged: {text}" for text in open_questions.values()), "no rate was probed")
         return [
             unmeasured("rate_error_mean", mean, c.limits.rate_error_mean, "", no),
             unmeasured("rate_error_worst", worst, c.limits.rate_error_worst, "", no),
@@ -65,7 +73,8 @@ def rate_error(c: Context) -> list[Check]:
             error.mean(),
             c.limits.rate_error_mean,
             "",
-            f"over {len(probes)} directions of links",
+            f"over {len(probes)} directions of links"
+            + (f"; {len(open_questions)} were not judged" if open_questions else ""),
             "all links",
             first,
         ),

@@ -31,7 +31,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "link": ("down_bps", "up_bps", "rtt_s", "jitter_s", "loss", "late", "role"),
     "churn": ("action", "mode", "late", "cause"),
     "throughput": ("direction", "bytes", "seconds", "drops", "backlog"),
-    "probe": ("quantity", "set", "measured", "seconds", "count"),
+    "probe": ("quantity", "set", "measured", "seconds", "count", "text"),
     "worker": ("state", "pid", "exit"),
     "host": (
         "cpu", "steal", "load", "memory_bytes", "memory_available_bytes", "memory_stall", "cpu_stall",

@@ -16,7 +16,7 @@ import pandas as pd
 
 from testbed.measurement.checks import Check, Context, shown
 from testbed.measurement.checks_machine import MACHINE_CHECKS
-from testbed.measurement.checks_network import NETWORK_CHECKS
+from testbed.measurement.checks_network import NETWORK_CHECKS, unjudged
 from testbed.measurement.events import select
 from testbed.measurement.thresholds import Thresholds
 
@@ -174,6 +174,8 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
             else c
             for c in checks
         ]
+    for (home, quantity), text in unjudged(events).items():
+        notes.append(f"the rate of {home}'s {quantity.removeprefix('rate_')}link was not judged: {text}")
     reasons = [Reason(c.name, c.measured, c.threshold, c.where, _sentence(c), c.at_s) for c in checks if c.ok is False]
     valid = probed and stepped and not reasons
     return Verdict(valid, reasons, checks, notes, setting(manifest, "zero_at"), context.tdf)

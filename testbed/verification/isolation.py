@@ -15,7 +15,7 @@ from testbed.cluster import LinkState
 from testbed.cluster.model import SERVER
 from testbed.emulation.network.namespaces import inside
 from testbed.emulation.network.shaped import ShapedNetwork
-from testbed.emulation.probing.light_traffic import echo_rtts
+from testbed.emulation.probing.echoes import echo_rtts
 from testbed.measurement.thresholds import Thresholds
 from testbed.scenario.cross_traffic import Stream
 from testbed.verification.rows import Row, judged, retry_each, unjudged

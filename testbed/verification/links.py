@@ -9,7 +9,7 @@ import numpy as np
 
 from testbed.cluster.model import SERVER
 from testbed.emulation.network.shaped import ShapedNetwork
-from testbed.emulation.probing.light_traffic import echo_rtts
+from testbed.emulation.probing.echoes import echo_rtts
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification.effort import Effort, Say
 from testbed.verification.rows import Row, flat, judged, retry_each, unjudged

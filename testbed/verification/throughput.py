@@ -80,9 +80,9 @@ class Throughput:
         # Behind the bottleneck losses make holes; before it they don't, as its queue stays full all the same.
         holes = direction == "up" or self.shaped.backend_name == "netem"
         rate_bps = got.goodput_bps / (1 - p.loss if holes else 1)
-        note = f"{len(got.arrived_s)} packets"
         if got.sent_bps < p.rate_bps:
-            note = f"this machine sent only {got.sent_bps / 1e6:.0f} Mbit/s"
+            note = f"this machine sent only {got.sent_bps * self.tdf / 1e6:.0f} Mbit/s"
+            return unjudged(home, direction, "UDP rate", note, p.rate_bps * self.tdf, rate_bps * self.tdf, "bit/s")
         return judged(
             home,
             direction,
@@ -93,7 +93,7 @@ class Throughput:
             rate_bps / p.rate_bps - 1,
             "%",
             self.limits.rate_error_worst,
-            note,
+            f"{len(got.arrived_s)} packets",
         )
 
     def _buffer_row(self, home: str, direction: str, queued_s: float, gap_s: float, p: Promise) -> Row:
@@ -205,6 +205,9 @@ class Throughput:
             if r.quantity != "rtt":
                 direction = r.quantity.removeprefix("rate_")
                 set_bps = self.promised[r.home][direction].rate_bps * self.tdf
+                if math.isnan(r.measured):
+                    rows[r.home].append(unjudged(r.home, direction, "TCP rate", r.text, set_bps, math.nan, "bit/s"))
+                    continue
                 rows[r.home].append(
                     judged(
                         r.home,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from testbed.emulation.network.namespaces import inside
+from testbed.emulation.network.socket_options import SO_RCVBUFFORCE, SO_SNDBUFFORCE, UDP_SEGMENT, stamp, stamp_packets
 from testbed.scenario.link_model import FRAME_BYTES, GOODPUT_BYTES, MTU
 
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _UDP_SEGMENT = 32, 33, 35, 103
 _UDP_HEADERS = 28
 _HEAD = struct.Struct("=I")
 _BUFFER_BYTES = 256 << 20  # a limit, not an allocation: nothing is read while a link is saturated
@@ -65,11 +65,11 @@ class _Flow:
             self.sink = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         with inside(path.source):
             self.source = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        self.sink.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-        self.sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self.sink.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, _BUFFER_BYTES)
+        stamp_packets(self.sink)
         self.sink.bind((path.address, 0))
         self.sink.setblocking(False)
-        self.source.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 8 << 20)
+        self.source.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 8 << 20)
         self.source.connect(self.sink.getsockname())
         self.source.setblocking(False)
         self.count = 0
@@ -94,8 +94,7 @@ class _Flow:
             while True:
                 data, extra, _, _ = self.sink.recvmsg(_HEAD.size, 64)
                 (number,) = _HEAD.unpack(data)
-                seconds, ns = struct.unpack("ll", extra[0][2])
-                self._arrived[number] = seconds + ns * 1e-9
+                self._arrived[number] = stamp(extra)
 
     def received(self) -> Received:
         n = self.count
@@ -165,7 +164,7 @@ def saturate_path(path: Path, goodput_bps: float, buffer_s: float, delay_s: floa
     total = first + int(OVERDRIVE * (seconds + buffer_s) / gap_s) + 4
     with contextlib.ExitStack() as stack:
         flow = _Flow(path, stack, total)
-        flow.source.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, payload)
+        flow.source.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, payload)
         packets = bytearray(payload * _SEGMENTS_MAX)
         view = memoryview(packets)
         begin = time.monotonic()

@@ -28,7 +28,8 @@ from testbed.emulation import cleanup
 from testbed.emulation.delay.base import DelayBackend
 from testbed.emulation.delay.compiled_line import CHOICE, library_path
 from testbed.emulation.network.emulated import EmulatedNetwork
-from testbed.emulation.probing.light_traffic import FlowSpec, echo_rtts, open_flows, saturate
+from testbed.emulation.probing.echoes import echo_rtts
+from testbed.emulation.probing.light_traffic import FlowSpec, open_flows, saturate
 from testbed.emulation.probing.probes import probe_links
 from testbed.emulation.state import RunState
 from testbed.scenario.link_model import access_links, server_delay

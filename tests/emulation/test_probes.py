@@ -140,3 +140,13 @@ def test_a_link_that_is_down_measures_nothing(shaped, monkeypatch):
     assert found["b", "rate_down"].measured == found["b", "rate_up"].measured == 0.0
     assert found["b", "rtt"].measured == math.inf
     assert found["b", "rtt"].count == 0
+
+
+@pytest.mark.parametrize("slower", [1.0, 0.94], ids=["as told", "6 % slower"])
+def test_a_long_link_is_judged_by_its_shaper_not_by_one_flow(shaped, slower):
+    """One TCP flow read 279 of 300 Mbit/s at 200 ms, and the link was blamed."""
+    told = {"far": LinkState(300e6, 40e6, 0.2), "near": LinkState(100e6, 20e6, 0.02)}
+    real = {h: dataclasses.replace(s, down_bps=slower * s.down_bps, up_bps=slower * s.up_bps) for h, s in told.items()}
+    for result in probe_links(shaped(real), told, server=CORE_STATE):
+        if result.quantity != "rtt":
+            assert result.measured == pytest.approx(slower * result.set, rel=0.015), result

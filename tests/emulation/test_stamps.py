@@ -13,11 +13,11 @@ from traffic import socket_in
 
 from testbed.emulation.delay.stamps import forget_early_stamps
 from testbed.emulation.network.namespaces import inside
+from testbed.emulation.network.socket_options import SO_TIMESTAMPNS
 
 pytestmark = pytest.mark.emulation
 PACKETS, FRAME_S = 10, 0.0116  # of full frames at 1 Mbit/s
 SHAPED_S = (PACKETS - 4) * FRAME_S  # three pass with the shaper's burst
-SO_TIMESTAMPNS = 35
 
 
 def spread_s(network) -> float:

@@ -319,6 +319,18 @@ def test_a_link_that_gave_no_answer_is_a_failure_with_a_number():
     assert "h2, rtt" in verdict.reasons[0].text
 
 
+def _not_judged(event):
+    if event["event"] == "probe" and event["node"] == "h2" and event["quantity"] == "rate_up":
+        event |= {"measured": None, "text": "one TCP flow did not fill it"}
+
+
+def test_a_link_that_could_not_be_filled_is_not_judged_and_not_blamed():
+    verdict = _judge(_not_judged)
+    assert verdict.valid, verdict.reasons
+    assert "the rate of h2's uplink was not judged: one TCP flow did not fill it" in verdict.notes
+    assert "1 were not judged" in _check(verdict, "rate_error_mean").text
+
+
 def test_the_server_and_shared_links_need_no_probe_of_their_own():
     shared = {"t": 0.0, "node": "street", "event": "link", "role": "shared", "up_bps": 1e8, "down_bps": 1e8}
     assert _judge(extra=[shared]).valid

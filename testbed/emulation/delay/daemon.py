@@ -23,6 +23,7 @@ from testbed.emulation.delay.protocol import Change, Failed, Inbox, Ready, Start
 from testbed.emulation.delay.stamps import forget_early_stamps
 from testbed.emulation.machine.processors import delay_processor
 from testbed.emulation.network.namespaces import enter_namespace
+from testbed.emulation.network.socket_options import stamp_packets
 
 QUEUES = 128  # pairs of hosts are spread over them: the kernel finds a packet by searching its queue
 MAX_PACKETS = 1 << 20  # in a queue: beyond any rate x delay; what overflows anyway is counted
@@ -106,7 +107,7 @@ class Daemon:
         sock, rules = (stack.enter_context(netfilter.open_socket()) for _ in range(2))
         # While any socket asks for receive times, the kernel stamps packets, and NFQUEUE passes the stamp on.
         stamps = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        stamps.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
+        stamp_packets(stamps)
         areas = {h.name: h.area for h in start.hosts if h.area}
         self._lanes = Lanes(start.delays, areas, start.shared_delay_s, start.seed)
         self._line = make_line(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from testbed.emulation.network import netlink
 
 _BUFFER_HANDLE = 0x10 << 16  # 'handle 10:' of shaping.add_bottleneck
+_BUFFER_PARENT = 1 << 16 | 1  # 'parent 1:1'
 _TCA_STATS2, _STATS_BASIC, _STATS_QUEUE = 7, 1, 3
 
 
@@ -40,10 +41,18 @@ class QueueReader:
             name = self._names.get(index)
             if handle != _BUFFER_HANDLE or name is None:
                 continue
-            for kind, start, stop in netlink.attributes(data, at + 20, end):
-                if kind == _TCA_STATS2:
-                    found[name] = self._counters(data, start, stop)
+            found[name] = self._of(data, at, end)
         return found
+
+    def read_one(self, index: int) -> QueueCounters:
+        """Of the interface with this index; some 20 us. Raises OSError: it is gone."""
+        return self._of(*self._route.qdisc(index, _BUFFER_PARENT))
+
+    def _of(self, data: bytes, at: int, end: int) -> QueueCounters:
+        for kind, start, stop in netlink.attributes(data, at + 20, end):
+            if kind == _TCA_STATS2:
+                return self._counters(data, start, stop)
+        return QueueCounters()
 
     @staticmethod
     def _counters(data: bytes, at: int, end: int) -> QueueCounters:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from testbed.cluster import Link, SharedLink, Topology
+from testbed.cluster.model import SERVER
 from testbed.emulation import cleanup
 from testbed.emulation.machine import processors
 from testbed.emulation.network import batch, hosts, namespaces, netlink, plan, shaping
@@ -249,6 +250,18 @@ class EmulatedNetwork:
         for name, port in self.shared.items():
             found[name] = {"up": by_interface[port.up_interface], "down": by_interface[port.down_interface]}
         return found
+
+    def bottlenecks(self, home: str, direction: str) -> list[str]:
+        """Interfaces whose queues a home's packets wait in: its own, then those that it shares."""
+        own, server, shared = self.host(home), self.host(SERVER), self.shared.get(self.host(home).shared_link or "")
+        if direction == "up":
+            return [own.inner, *([shared.up_interface] if shared else []), server.bridge_port]
+        return [own.bridge_port, *([shared.down_interface] if shared else []), server.inner]
+
+    def queue(self, interface: str) -> QueueCounters:
+        """Counters of one bottleneck."""
+        with self._lock:
+            return QueueReader(self._route, {}).read_one(self._indexes[interface])
 
     # Running programs
 

@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 
-_REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
+_REQUEST, _ACK, _ECHO, _DUMP = 0x1, 0x4, 0x8, 0x300
 _CREATE, _REPLACE = 0x400, 0x100
 _NEWLINK, _GETLINK, _NEWADDR, _NEWROUTE, _NEWNEIGH, _NEWQDISC, _GETQDISC = 16, 18, 20, 24, 28, 36, 38
 _ERROR, _DONE = 2, 3
@@ -115,6 +115,20 @@ class Route:
             up = data[found[_IFLA_OPERSTATE][0]] == _OPERSTATE_UP
             state = _nested(data, *found.get(_IFLA_LINKINFO, (0, 0)), _INFO_SLAVE_DATA, _BRPORT_STATE)
             return up and state in (None, _BRPORT_FORWARDING)
+
+    def qdisc(self, index: int, parent: int) -> tuple[bytes, int, int]:
+        """The one qdisc below `parent` (major << 16 | minor) of an interface; see `dump_qdiscs`. Raises OSError."""
+        self._seq += 1
+        self._socket.send(_message(_GETQDISC, _ECHO, struct.pack("=BxHiIII", 0, 0, index, 0, parent, 0), self._seq))
+        while True:
+            data = self._socket.recv(1 << 17)
+            length, kind, _, seq = struct.unpack_from("=IHHI", data)
+            if seq != self._seq:
+                continue
+            if kind == _ERROR:
+                code = -struct.unpack_from("=i", data, 16)[0]
+                raise OSError(code, f"rtnetlink: {os.strerror(code)}")
+            return data, 16, length
 
     def dump_qdiscs(self) -> Iterator[tuple[bytes, int, int]]:
         """(buffer, start, end) of each qdisc's message from its struct tcmsg on, statistics included."""

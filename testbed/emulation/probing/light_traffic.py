@@ -1,4 +1,4 @@
-"""Light traffic for measurements: flows and echo requests whose sockets live in the emulated hosts.
+"""Light traffic for measurements: flows whose sockets live in the emulated hosts.
 
 A socket belongs to the namespace in which it was opened, wherever its owner is. So one thread drives flows
 between many hosts, and no process has to run in any of them.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import math
-import os
 import selectors
 import socket
 import struct
@@ -19,14 +19,25 @@ from dataclasses import dataclass, field
 
 from testbed.emulation.network.namespaces import inside
 from testbed.emulation.network.shaping import BURST_S, UML_BURST_S
+from testbed.emulation.network.socket_options import (
+    IP_MTU,
+    SO_MAX_PACING_RATE,
+    SO_RCVBUFFORCE,
+    SO_SNDBUFFORCE,
+    UDP_SEGMENT,
+    stamp,
+    stamp_packets,
+)
+from testbed.emulation.probing.queue_watch import QueueWatch
 from testbed.scenario.link_model import GOODPUT_BYTES, MTU
 
 _CHUNK = bytes(1 << 16)
-_SO_MAX_PACING_RATE, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _IP_MTU = 47, 32, 33, 35, 14
 _DATA_SEGMENTS_AT = 152  # tcpi_data_segs_in in struct tcp_info
 _UDP_HEADERS = 28  # IPv4 and UDP
 _OVERDRIVE = 1.25  # x the set rate: keeps the bottleneck's buffer filled, whenever a sender is late
 _CATCH_UP = 64  # packets
+_SEGMENTS_MAX = 40  # datagrams of one system call; the kernel makes single frames of them at once
+_READS_MAX = 64  # of one flow, before the others' turn
 _DRAIN_MAX_S = 10.0
 _BUFFER_BYTES = 8 << 20  # so that the receiver's window never holds a flow back
 _SLICE_S = 0.15  # a flow has settled once it ran this long at
@@ -65,19 +76,29 @@ class Flow:
     payload: int
     times_s: list[float] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
-    sent: int = 0  # datagrams
+    sent: int = 0  # datagrams, and those for which it was too late
+    skipped: int = 0  # of these
     settled_s: float | None = None
+    measured_from_s: float = 0.0
+
+    @property
+    def datagram_bytes(self) -> int:
+        """Payload of a datagram that fills a packet."""
+        return self.payload + (MTU - GOODPUT_BYTES) - _UDP_HEADERS
 
     def take(self, buffer: bytearray) -> None:
-        """Read what has arrived. Raises BlockingIOError: nothing has."""
+        """Read what has arrived. Raises BlockingIOError: nothing (more) has."""
         if self.spec.datagrams:
-            _, extra, _, _ = self.receiver.recvmsg_into([buffer], 64)
-            at, packets = _kernel_time(extra) - time.time() + time.monotonic(), len(self.received) + 1
+            for _ in range(_READS_MAX):
+                _, extra, _, _ = self.receiver.recvmsg_into([buffer], 64)
+                self._took(stamp(extra) - time.time() + time.monotonic(), len(self.received) + 1)
         else:
             self.receiver.recv_into(buffer)
             info = self.receiver.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DATA_SEGMENTS_AT + 4)
             (packets,) = struct.unpack_from("=I", info, _DATA_SEGMENTS_AT)
-            at = time.monotonic()
+            self._took(time.monotonic(), packets)
+
+    def _took(self, at: float, packets: int) -> None:
         self.times_s.append(at)
         self.received.append(packets)
         if self.settled_s is None and self._has_settled(at):
@@ -108,21 +129,23 @@ def open_flows(specs: Iterable[FlowSpec], timeout_s: float = 5.0) -> Iterator[li
                 sink = stack.enter_context(socket.socket(socket.AF_INET, kind))
             with inside(spec.source):
                 sender = stack.enter_context(socket.socket(socket.AF_INET, kind))
-            sink.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-            sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
+            sink.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, _BUFFER_BYTES)
+            sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, _BUFFER_BYTES)
             sink.bind((spec.address, 0))
             sender.setblocking(False)
             sink.setblocking(False)
             if spec.datagrams:
-                sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+                stamp_packets(sink)
                 sender.connect(sink.getsockname())
-                mtu = sender.getsockopt(socket.IPPROTO_IP, _IP_MTU)
-                flows.append(Flow(spec, sender, sink, mtu - (MTU - GOODPUT_BYTES)))
+                mtu = sender.getsockopt(socket.IPPROTO_IP, IP_MTU)
+                flow = Flow(spec, sender, sink, mtu - (MTU - GOODPUT_BYTES))
+                sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, flow.datagram_bytes)
+                flows.append(flow)
                 continue
             sink.listen(1)
             if spec.paced:
                 pacing = max(1, int(_OVERDRIVE * spec.rate_bps / 8))
-                sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, pacing)
+                sender.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, pacing)
             with contextlib.suppress(BlockingIOError):
                 sender.connect(sink.getsockname())
             waiting.append((spec, sender, sink))
@@ -143,12 +166,15 @@ def open_flows(specs: Iterable[FlowSpec], timeout_s: float = 5.0) -> Iterator[li
                         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def saturate(flows: list[Flow], seconds: dict[str, float], settle_s: float) -> dict[str, float]:
+def saturate(
+    flows: list[Flow], seconds: dict[str, float], settle_s: float, watch: QueueWatch | None = None
+) -> dict[str, float]:
     """Send as fast as each link takes it, until every flow has been measured in its steady state.
 
     Args:
         seconds: flow's name -> how long to measure it, once it has settled.
         settle_s: how long to wait for that at most; a flow that never settles is measured all the same.
+        watch: looks at the links' queues meanwhile.
 
     Returns:
         Flow's name -> goodput over its own `seconds` [bit/s].
@@ -165,6 +191,8 @@ def saturate(flows: list[Flow], seconds: dict[str, float], settle_s: float) -> d
         while now < max((_start(f, begin, settle_s) + seconds[f.spec.name] for f in flows), default=begin):
             for flow in timed:
                 _send_due(flow, now - begin)
+            if watch is not None:
+                watch.look(now)
             for key, _ in selector.select(0.002 if timed else 0.05):
                 with contextlib.suppress(BlockingIOError):
                     if key.fileobj is key.data.sender:
@@ -176,7 +204,7 @@ def saturate(flows: list[Flow], seconds: dict[str, float], settle_s: float) -> d
         _drain(timed, buffer)
     rates = {}
     for flow in flows:
-        start = _start(flow, begin, settle_s)
+        start = flow.measured_from_s = _start(flow, begin, settle_s)
         rates[flow.spec.name] = flow.goodput_bps(start, start + seconds[flow.spec.name])
     return rates
 
@@ -207,82 +235,15 @@ def _send_due(flow: Flow, elapsed_s: float) -> None:
     packets_per_s = flow.spec.rate_bps / (8 * flow.payload)
     first = min(_CATCH_UP, 6 + math.ceil(packets_per_s * max(BURST_S, UML_BURST_S)))
     due = int(elapsed_s * _OVERDRIVE * packets_per_s) + first
-    packet = bytes(flow.payload + (MTU - GOODPUT_BYTES) - _UDP_HEADERS)
-    flow.sent = max(flow.sent, due - _CATCH_UP)
+    late = max(0, due - _CATCH_UP - flow.sent)
+    flow.sent, flow.skipped = flow.sent + late, flow.skipped + late
     with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
         while flow.sent < due:
-            flow.sender.send(packet)
-            flow.sent += 1
+            packets = min(due - flow.sent, _SEGMENTS_MAX)
+            flow.sender.send(_zeros(packets * flow.datagram_bytes))
+            flow.sent += packets
 
 
-def _kernel_time(ancillary: list) -> float:
-    """When the kernel received a packet [s, CLOCK_REALTIME], from its SO_TIMESTAMPNS message."""
-    seconds, ns = struct.unpack("ll", ancillary[0][2])
-    return seconds + ns * 1e-9
-
-
-def _checksum(data: bytes) -> int:
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    total = (total >> 16) + (total & 0xFFFF)
-    return ~(total + (total >> 16)) & 0xFFFF
-
-
-def echo_rtts(
-    targets: Iterable[tuple[str, str, str]], *, count: int, interval_s: float, wait_s: float
-) -> dict[str, list[float]]:
-    """Round-trip times by ICMP echo, all targets at once.
-
-    Args:
-        targets: (name, namespace path of the asking host, address asked).
-        count, interval_s: echo requests a target, and the real time between them.
-        wait_s: for answers after the last request.
-
-    Returns:
-        name -> RTTs [real s], taken from the kernel's receive times; lost requests are missing.
-    """
-    ident = os.getpid() & 0xFFFF
-    rtts: dict[str, list[float]] = {}
-    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
-        sockets = []
-        for name, netns, address in targets:
-            with inside(netns):
-                sock = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-            stack.enter_context(sock)
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-            sock.setblocking(False)
-            rtts[name] = []
-            selector.register(sock, selectors.EVENT_READ, name)
-            sockets.append((sock, address))
-        begin = time.monotonic()
-        sent = 0
-        end = begin + (count - 1) * interval_s + wait_s
-        while (now := time.monotonic()) < end and any(len(found) < count for found in rtts.values()):
-            if sent < count and now >= begin + sent * interval_s:
-                for sock, address in sockets:
-                    with contextlib.suppress(OSError):  # a link that is down: its answers will be missing
-                        sock.sendto(_echo_request(ident, sent), (address, 0))
-                sent += 1
-                continue
-            due = begin + sent * interval_s if sent < count else end
-            for key, _ in selector.select(max(0.0, due - now)):
-                with contextlib.suppress(BlockingIOError):
-                    rtt = _answered(key.fileobj, ident)
-                    if rtt is not None:
-                        rtts[key.data].append(rtt)
-    return rtts
-
-
-def _echo_request(ident: int, number: int) -> bytes:
-    body = struct.pack("!d", time.time()) + bytes(48)
-    head = struct.pack("!BBHHH", 8, 0, 0, ident, number)
-    return struct.pack("!BBHHH", 8, 0, _checksum(head + body), ident, number) + body
-
-
-def _answered(sock: socket.socket, ident: int) -> float | None:
-    """The round-trip time of an answer to one of our requests [s]; None for any other packet."""
-    packet, extra, _, _ = sock.recvmsg(256, 64)
-    icmp = packet[(packet[0] & 15) * 4 :]
-    if icmp[0] != 0 or struct.unpack_from("!H", icmp, 4)[0] != ident:
-        return None
-    (sent_s,) = struct.unpack_from("!d", icmp, 8)
-    return _kernel_time(extra) - sent_s
+@functools.lru_cache(8)
+def _zeros(size: int) -> bytes:
+    return bytes(size)

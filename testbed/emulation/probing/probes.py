@@ -7,16 +7,22 @@ this machine.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from testbed import units
 from testbed.cluster import LinkState, Topology
 from testbed.cluster.model import SERVER
-from testbed.emulation.probing.light_traffic import FlowSpec, echo_rtts, open_flows, saturate
+from testbed.emulation.network.counters import QueueCounters
+from testbed.emulation.probing.echoes import echo_rtts
+from testbed.emulation.probing.light_traffic import Flow, FlowSpec, open_flows, saturate
+from testbed.emulation.probing.queue_watch import QueueWatch
 from testbed.scenario.link_model import FRAME_BYTES, one_way_loss
+from testbed.scenario.network import NetworkSettings
 
 MACHINE_BPS = 100e6  # how much is sent at once; more could measure the machine instead of the link
 # Homes further than this from the expected rate are measured again with less traffic beside theirs: was it their
@@ -28,6 +34,8 @@ RETRY_MAX = 48  # homes, of those most off: if there are more, it is the machine
 SHARE = 0.8  # of a link in common that a group may fill
 GROUP_MAX = 64
 TCP_TDF = 8.0  # beyond this time dilation TCP takes minutes to settle, a few homes at once on the server's slow link
+LONG_BYTES = 2e6  # under way on a link (rate x RTT): beyond, TCP takes seconds to get so far, and datagrams don't
+VANISHED = 0.1  # of what left a queue: with more missing at the receiver, it is no longer the queue that counts
 CONNECT_S = 5.0  # beside four round trips
 ECHOES = 16
 PACKETS_MIN = 60  # in one rate measurement, however slow the link: one packet more or less is no error then
@@ -38,8 +46,8 @@ STAMPED_MIN = 12  # of datagrams without losses: the kernel's stamps tell the fi
 class ProbeResult:
     """One quantity of one home's link. rate_up, rate_down [bit/s], rtt [s]; all emulated.
 
-    measured: 0 bit/s or an infinite RTT when nothing came through. seconds: emulated, that the measurement
-    took.
+    measured: 0 bit/s or an infinite RTT when nothing came through; NaN: not judged, `text` says why. seconds:
+    emulated, that the measurement took.
     count: answers that the RTT is the median of; for rates 1.
     """
 
@@ -49,6 +57,7 @@ class ProbeResult:
     measured: float
     seconds: float
     count: int = 1
+    text: str = ""
 
 
 class _Host(Protocol):
@@ -59,6 +68,10 @@ class _Host(Protocol):
 class _Network(Protocol):
     hosts: Mapping[str, _Host]
     topology: Topology  # rates as emulated, time dilation applied
+    settings: NetworkSettings
+
+    def bottlenecks(self, home: str, direction: str) -> list[str]: ...
+    def queue(self, interface: str) -> QueueCounters: ...
 
 
 def probe_links(
@@ -74,8 +87,12 @@ def probe_links(
     traffic.
 
     The rate is that of a TCP flow in its steady state at the receiver. Where packets are lost at random, TCP
-    is slower than its link, and at a high time dilation it takes long to settle; so there it is the rate at which
-    full packets come through, in terms of TCP goodput, the loss taken off.
+    is slower than its link, and at a high time dilation or on a long link it takes long to settle; so there it is the
+    rate at which full packets come through, in terms of TCP goodput, the loss taken off.
+
+    What is judged is the link, not the flow. Where less arrives than was set, the link's own queue says what the link
+    lets through while that queue is never empty (QueueWatch). A link whose queue could not be kept filled is tried
+    again with datagrams, and if that does not do either, its rate is not judged.
 
     Args:
         network: started; its delay backend too.
@@ -83,7 +100,8 @@ def probe_links(
         server: the server's link; a home that is faster is expected to reach the server's rate.
         seconds: real length of one rate measurement, after the flows have settled.
         tdf: time dilation factor.
-        tcp_tdf: time dilation beyond which TCP is not waited for.
+        tcp_tdf: time dilation beyond which TCP is not waited for; infinite: it is TCP that is to be measured, nothing
+            else is tried.
     """
     results = _probe_rtts(network.hosts, expected, tdf)
     for direction in ("down", "up"):
@@ -91,23 +109,27 @@ def probe_links(
         rates = {home: links.expected_bps(home, state) for home, state in expected.items()}
         rates = dict(sorted(rates.items(), key=lambda item: -item[1]))  # a group takes as long as its slowest
         found: dict[str, ProbeResult] = {}
+        pushed: set[str] = set()  # those that TCP did not fill
         for load in (1.0, *RETRY_LOADS):
             if load != 1.0:
                 worst = sorted(rates, key=lambda home: -_off(found[home]))[:RETRY_MAX]
                 rates = {home: rates[home] for home in worst}
             for group in list(links.groups(rates, load)):
                 of_group = {home: rates[home] for home in group}
-                now = _probe_rates(network.hosts, expected, of_group, direction, seconds, tdf, tcp_tdf)
+                now = _probe_rates(network, expected, of_group, direction, seconds, tdf, tcp_tdf, pushed)
                 found |= now
                 for home in group:
-                    if len(group) == 1 or now[home].measured == 0 or _off(now[home]) <= RETRY_OFF:
+                    unfilled = math.isnan(now[home].measured)
+                    if unfilled and tcp_tdf < math.inf and home not in pushed:
+                        pushed.add(home)
+                    elif len(group) == 1 or now[home].measured == 0 or _off(now[home]) <= RETRY_OFF:
                         del rates[home]
         results += found.values()
     return results
 
 
 def _off(result: ProbeResult) -> float:
-    return abs(result.measured / result.set - 1)
+    return math.inf if math.isnan(result.measured) else abs(result.measured / result.set - 1)
 
 
 class _Path:
@@ -183,18 +205,21 @@ def _chunks(names: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _probe_rates(
-    hosts: Mapping[str, _Host],
+    network: _Network,
     expected: Mapping[str, LinkState],
     rates: Mapping[str, float],
     direction: str,
     seconds: float,
     tdf: float,
     tcp_tdf: float,
+    pushed: Collection[str] = (),
 ) -> dict[str, ProbeResult]:
-    specs = []
+    """One group's. pushed: homes that get datagrams whatever their link is like."""
+    hosts, specs = network.hosts, []
     real_rtt_s = {home: expected[home].rtt_s * tdf for home in rates}
     for home, rate_bps in rates.items():
         source, sink = (SERVER, home) if direction == "down" else (home, SERVER)
+        long = rate_bps * real_rtt_s[home] / 8 > LONG_BYTES and tcp_tdf < math.inf
         specs.append(
             FlowSpec(
                 home,
@@ -202,7 +227,7 @@ def _probe_rates(
                 hosts[sink].netns_path,
                 hosts[sink].ip,
                 rate_bps,
-                datagrams=expected[home].loss > 0 or tdf > tcp_tdf,
+                datagrams=expected[home].loss > 0 or tdf > tcp_tdf or long or home in pushed,
             )
         )
     # Slow start doubles every RTT from ten packets; then the buffer fills, and what it overshot is sent again.
@@ -214,15 +239,33 @@ def _probe_rates(
     for spec in specs:
         packets = STAMPED_MIN if spec.datagrams and not expected[spec.name].loss else PACKETS_MIN
         lengths[spec.name] = max(seconds, packets * FRAME_BYTES * 8 / spec.rate_bps)
+    # What homes have in common says something about one of them only while that one is alone.
+    queues = {home: network.bottlenecks(home, direction)[: None if len(rates) == 1 else 1] for home in rates}
+    reading = {name: functools.partial(network.queue, name) for names in queues.values() for name in names}
+    watch = QueueWatch(reading, network.settings.buffer_s)
     with open_flows(specs, timeout_s=CONNECT_S + 4 * longest_s) as flows:
-        measured = saturate(flows, lengths, settle_s=settle_s)
-    return {
-        h: ProbeResult(
-            h,
-            f"rate_{direction}",
-            bps * tdf,
-            measured.get(h, 0.0) * tdf / (1 - one_way_loss(expected[h].loss)),
-            lengths[h] / tdf,
-        )
-        for h, bps in rates.items()
-    }
+        arrived = saturate(flows, lengths, settle_s, watch)
+        opened = {flow.spec.name: flow for flow in flows}
+    found = {}
+    for home, bps in rates.items():
+        kept = 1 - one_way_loss(expected[home].loss)
+        came = arrived.get(home, 0.0) / kept
+        measured, text = came, ""
+        if came and came < (1 - RETRY_OFF) * bps:
+            flow = opened[home]
+            begin = flow.measured_from_s
+            served = watch.goodput_bps(queues[home], begin, begin + lengths[home])
+            if served is None:
+                measured, text = math.nan, _unfilled(flow, came * tdf, bps * tdf)
+            elif came >= (1 - VANISHED) * served:
+                measured = served
+        found[home] = ProbeResult(home, f"rate_{direction}", bps * tdf, measured * tdf, lengths[home] / tdf, 1, text)
+    return found
+
+
+def _unfilled(flow: Flow, came_bps: float, set_bps: float) -> str:
+    """Why nothing can be said about a link."""
+    what = f"{units.rate(came_bps)} of {units.rate(set_bps)} came through, and the link's queue was never full for long"
+    if flow.skipped:
+        return f"{what}: this machine could not send fast enough"
+    return f"{what}: one {'flow of datagrams' if flow.spec.datagrams else 'TCP flow'} did not fill it"
