@@ -107,11 +107,9 @@ def plot(traces, report, out, title) -> None:
       testbed traces plot traces/availability/evening.csv --out evening.pdf
     """
     first = Path(report.path.split(", ")[0])
+    from testbed.traces.plot import save  # plotly takes a moment to load
+
     for target in out or plot_files(first.stem):
-        if target.suffix == ".html":
-            from testbed.traces.plot_html import save
-        else:
-            from testbed.traces.plot_png import save
         try:
             save(traces, target, title or first.name)
         except OSError as error:

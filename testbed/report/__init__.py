@@ -24,7 +24,7 @@ def build_report(run_dir: str | Path) -> Path:
     """
     from testbed.measurement.run_folder import FIDELITY, REPORT, RunFolder, write_file
     from testbed.report.page import html  # plotly and matplotlib take a second to import
-    from testbed.report.pngs import write_pngs
+    from testbed.report.pngs import run_figures, write_pngs
     from testbed.report.run_data import load
 
     run = RunFolder.open(run_dir)
@@ -32,7 +32,8 @@ def build_report(run_dir: str | Path) -> Path:
     if run.status != "running" and not (run.path / FIDELITY).exists():
         run.derive()
     data = load(run)
-    write_pngs(data, run.path)
+    made = run_figures(data)
+    write_pngs(data, run.path, made)
     path = run.path / REPORT
-    write_file(path, html(data))
+    write_file(path, html(data, made))
     return path

@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
-from importlib import resources
-
 import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
-from testbed.report import colours, text
+from testbed.figures import colours
+from testbed.figures.browser import environment
+from testbed.figures.style import dress, label
+from testbed.report import text
 from testbed.report.compare import Comparison, Group
 from testbed.report.compare_figures import METRICS, PARTS
 from testbed.report.compare_text import head, remarks, rows, shown_metrics
-from testbed.report.figure_style import dress
-from testbed.report.text import escape
-
-_SERIES = ("#1f6fb4", "#b5651d", "#1b9e77", "#7b3fa0", "#c0392b", "#6b7280", "#c79a00", "#0f8b8d")
+from testbed.report.tables import Table
 
 
 def html(comparison: Comparison) -> str:
     """One document that opens offline."""
-    style = resources.files("testbed.report").joinpath("style.css").read_text()
-    sections, links = [], []
-    for part, title in PARTS.items():
-        metrics = shown_metrics(comparison, part)
-        if not metrics:
-            continue
-        links.append(f'<li><a href="#{part}">{escape(title)}</a></li>')
-        figures = "".join(
-            f"<h3>{escape(METRICS[m].title)}</h3><p class='intro'>{escape(METRICS[m].meaning)}</p>"
-            + metric_figure(comparison, m).to_html(full_html=False, include_plotlyjs=False)
-            for m in metrics
-        )
-        sections.append(f'<section id="{part}"><h2>{escape(title)}</h2>{_table(comparison, part)}{figures}</section>')
-    notes = "".join(f"<p>{escape(n)}</p>" for n in remarks(comparison))
-    runs = "".join(
-        f"<li>{escape(g.label)}: " + ", ".join(
-            f"<code>{escape(r)}</code> {escape(v)}" for r, v in zip(g.runs, g.verdicts)) + "</li>"
-        for g in comparison.groups
+    parts = [
+        {"anchor": part, "title": title, "table": _table(comparison, part),
+         "figures": [(METRICS[m], metric_figure(comparison, m)) for m in shown_metrics(comparison, part)]}
+        for part, title in PARTS.items()
+        if shown_metrics(comparison, part)
+    ]  # fmt: skip
+    return environment("testbed.report").get_template("compare.html").render(
+        title=f"Comparison of {len(comparison.groups)} groups of runs", parts=parts, groups=comparison.groups,
+        notes=remarks(comparison), doubtful=any(g.doubtful for g in comparison.groups),
     )  # fmt: skip
-    bad = any(g.doubtful for g in comparison.groups)
-    return "".join([
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>Comparison</title><style>{style}</style><script>{get_plotlyjs()}</script></head><body>",
-        f'<nav><ol>{"".join(links)}<li><a href="#runs">Runs</a></li></ol></nav><main>',
-        f"<header><h1>Comparison of {len(comparison.groups)} groups of runs</h1></header>",
-        f'<div class="banner {"bad" if bad else "good"}">{notes}</div>', *sections,
-        f'<section id="runs"><h2>Runs</h2><ul>{runs}</ul></section></main></body></html>',
-    ])  # fmt: skip
 
 
-def _table(comparison: Comparison, part: str) -> str:
-    titles = "".join(f"<th>{escape(h)}</th>" for h in head(comparison, part))
-    body = "".join(
-        f"<tr{' class=bad' if g.doubtful else ''}>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>"
-        for g, row in zip(comparison.groups, rows(comparison, part))
-    )
-    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
+def _table(comparison: Comparison, part: str) -> Table:
+    titles = head(comparison, part)
+    marks = {i: "bad" for i, g in enumerate(comparison.groups) if g.doubtful}
+    return Table(titles, rows(comparison, part), [False] * len(titles), marks, 0)
 
 
 def axis(comparison: Comparison) -> str | None:
@@ -78,11 +53,11 @@ def metric_figure(comparison: Comparison, metric: str) -> go.Figure:
         known = [g for g in groups if g.metrics[metric].n]
         if not known:
             continue
-        colour = _SERIES[number % len(_SERIES)]
-        x = [g.settings[key] if key else text.label(g.label) for g in known]
+        colour = colours.SERIES[number % len(colours.SERIES)]
+        x = [g.settings[key] if key else label(g.label) for g in known]
         values = [g.metrics[metric] for g in known]
         figure.add_scatter(
-            x=x, y=[i.mean for i in values], mode="lines+markers" if key else "markers", name=text.label(name),
+            x=x, y=[i.mean for i in values], mode="lines+markers" if key else "markers", name=label(name),
             line={"color": colour}, marker={"size": 9, "symbol": ["x" if g.doubtful else "circle" for g in known],
                                             "color": colour},
             error_y={"type": "data", "symmetric": False,
@@ -97,7 +72,8 @@ def metric_figure(comparison: Comparison, metric: str) -> go.Figure:
             mode="markers", marker={"size": 4, "color": colours.SET}, showlegend=False, hoverinfo="skip",
         )  # fmt: skip
     unit = f" [{about.unit}]" if about.unit else ""
-    dress(figure, 340, text.titled(key.split(".")[-1]) if key else "", f"{about.title}{unit}")
+    dress(figure, 340, text.titled(key.split(".")[-1]) if key else "", f"{about.title}{unit}",
+          alt=f"{about.title} of {len(comparison.groups)} groups of runs, with intervals")  # fmt: skip
     figure.update_layout(showlegend=key is not None)
     figure.update_yaxes(rangemode="tozero")
     return figure

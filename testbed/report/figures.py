@@ -1,4 +1,4 @@
-"""Figures of training for a browser (plotly): loss, step times, and what each device did when."""
+"""Figures of training: loss, step times, and what each device did when."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from testbed.report import colours, series, text
-from testbed.report.figure_style import dress
+from testbed.figures import colours
+from testbed.figures.style import dress, label
+from testbed.report import series, text
 from testbed.report.gantt import NAMES, Gantt, label_fits
 from testbed.report.run_data import RunData
 
@@ -57,7 +58,8 @@ def loss(data: RunData) -> go.Figure:
             text=[text.loss(v) for v in broken["loss"]],
             hovertemplate="step %{x}<br>loss %{text}<extra></extra>",
         )
-    dress(figure, 340, "step", "loss")
+    shown = [text.loss(v) for v in counted["loss"]] or [text.DASH]
+    dress(figure, 340, "step", "loss", alt=f"Loss of {len(data.steps)} steps, from {shown[0]} to {shown[-1]}")
     if needs_log(steps["loss"]):
         figure.update_yaxes(type="log")
     if len(steps) and steps["step"].max() - steps["step"].min() < 12:
@@ -70,7 +72,8 @@ def step_times(data: RunData) -> go.Figure:
     """Step time against time, with departures, returns and recoveries."""
     steps = series.thinned(data.steps)
     counted, redone = steps[steps["counts"]], steps[~steps["counts"]]
-    top = float(steps["step_time_s"].max()) * 1.08 if steps["step_time_s"].notna().any() else 1.0
+    median, predicted = data.summary.step_time_median_s, data.summary.step_time_predicted_s
+    top = 1.08 * max([v for v in (*steps["step_time_s"], predicted) if v is not None and v > 0], default=1.0)
     figure = go.Figure()
     _recoveries(figure, data, 0.0, top)
     _marks(figure, data, 0.0, top)
@@ -96,7 +99,6 @@ def step_times(data: RunData) -> go.Figure:
             hovertemplate=hover,
             marker={"symbol": "circle-open", "size": 9, "color": colours.REDONE},
         )
-    median, predicted = data.summary.step_time_median_s, data.summary.step_time_predicted_s
     for value, name, dash in ((median, "median", "dot"), (predicted, "planned", "dash")):
         if value is not None:
             figure.add_scatter(
@@ -107,7 +109,10 @@ def step_times(data: RunData) -> go.Figure:
                 line={"color": colours.SET, "width": 1.2, "dash": dash},
                 hoverinfo="skip",
             )
-    dress(figure, 360, "emulated time [s]", "step time [s]")
+    alt = (
+        f"Step times over {text.seconds(data.end_s)}, median {text.seconds(median)}, {len(data.churn)} absences marked"
+    )
+    dress(figure, 360, "emulated time [s]", "step time [s]", alt=alt)
     figure.update_yaxes(rangemode="tozero")
     figure.update_xaxes(range=[0, max(data.end_s, 1e-3)])
     return figure
@@ -124,7 +129,7 @@ def _marks(figure: go.Figure, data: RunData, low: float, high: float) -> None:
             t = moments["t"].to_numpy()
             x = np.c_[t, t, np.full(len(t), np.nan)].ravel()
             y = np.tile([low, high, np.nan], len(t))
-            labels = np.repeat([text.label(n) for n in moments["node"]], 3)
+            labels = np.repeat([label(n) for n in moments["node"]], 3)
             figure.add_scatter(
                 x=x,
                 y=y,
@@ -184,7 +189,7 @@ def timeline(chart: Gantt, labelled: bool = False) -> go.Figure:
             },
         )
         names = [
-            text.label(v or "") + (f" (+{n - 1} more)" if n > 1 else "") for v, n in zip(boxes["label"], boxes["count"])
+            label(v or "") + (f" (+{n - 1} more)" if n > 1 else "") for v, n in zip(boxes["label"], boxes["count"])
         ]
         figure.add_scatter(
             x=(start + end) / 2,
@@ -207,15 +212,17 @@ def timeline(chart: Gantt, labelled: bool = False) -> go.Figure:
                 x=(boxes["start"] + boxes["end"]) / 2,
                 y=(boxes["low"] + boxes["high"]) / 2,
                 mode="text",
-                text=[text.label(str(v)[:8]) for v in boxes["label"]],
+                text=[label(str(v)[:8]) for v in boxes["label"]],
                 showlegend=False,
                 hoverinfo="skip",
                 textfont={"color": "white", "size": 10},
             )
-    dress(figure, 110 + (38 if len(chart.rows) <= 16 else 26) * max(len(chart.rows), 2), "emulated time [s]")
+    alt = f"What {len(chart.rows)} nodes did from {text.seconds(chart.start_s)} to {text.seconds(chart.end_s)}"
+    height = 110 + (38 if len(chart.rows) <= 16 else 26) * max(len(chart.rows), 2)
+    dress(figure, height, "emulated time [s]", alt=alt)
     figure.update_yaxes(
         tickvals=[r + 0.5 for r in chart.rows.values()],
-        ticktext=[text.label(text.short(n)) for n in chart.rows],
+        ticktext=[label(text.short(n)) for n in chart.rows],
         range=[0, max(len(chart.rows), 1)],
         showgrid=False,
         fixedrange=True,
@@ -223,7 +230,6 @@ def timeline(chart: Gantt, labelled: bool = False) -> go.Figure:
     figure.update_xaxes(range=[chart.start_s, max(chart.end_s, chart.start_s + 1e-3)])
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "below", "line": {"color": colours.GRID}}
     figure.update_layout(shapes=[{**line, "y0": row, "y1": row} for row in chart.rows.values()])
-    figure.update_layout(margin={"l": 90})
     return figure
 
 

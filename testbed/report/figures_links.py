@@ -1,26 +1,21 @@
-"""Figures of links, bytes and the machine for a browser (plotly)."""
+"""Figures of links, bytes and the machine."""
 
 from __future__ import annotations
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from testbed.report import colours, series, text
-from testbed.report.figure_style import dress
+from testbed.figures import colours
+from testbed.figures.style import caption, dress, label
+from testbed.report import series, text
 from testbed.report.run_data import RunData
 
 
 def links(data: RunData, nodes: list[str]) -> go.Figure:
     """Set against measured rate of each link, one row a link, down on the left and up on the right."""
-    titles = [t for n in nodes for t in (f"{text.label(text.short(n))} ↓ down", f"{text.label(text.short(n))} ↑ up")]
     rows = max(len(nodes), 1)
     figure = make_subplots(
-        rows=rows,
-        cols=2,
-        shared_xaxes=True,
-        horizontal_spacing=0.07,
-        vertical_spacing=min(0.04, 0.3 / rows),
-        subplot_titles=titles,
+        rows=rows, cols=2, shared_xaxes=True, horizontal_spacing=0.07, vertical_spacing=min(0.04, 0.3 / rows)
     )
     named: set[str] = set()  # each name stands in the legend once
 
@@ -32,6 +27,7 @@ def links(data: RunData, nodes: list[str]) -> go.Figure:
     for i, node in enumerate(nodes):
         for j, direction in enumerate(("down", "up")):
             at = {"row": i + 1, "col": j + 1}
+            caption(figure, f"{text.short(node)} {'↓ down' if direction == 'down' else '↑ up'}", **at)
             t, rate = series.measured_rate(data, node, direction)
             if len(t):
                 figure.add_scatter(
@@ -41,7 +37,7 @@ def links(data: RunData, nodes: list[str]) -> go.Figure:
                     fill="tozeroy",
                     **legend("measured"),
                     line={"color": colours.MEASURED, "width": 1},
-                    fillcolor="rgba(31,111,180,0.25)",
+                    fillcolor=colours.faint(colours.MEASURED),
                     hovertemplate="%{y:.3g} Mbit/s at %{x:.1f} s<extra>measured</extra>",
                     **at,
                 )
@@ -68,8 +64,7 @@ def links(data: RunData, nodes: list[str]) -> go.Figure:
                     hovertemplate="%{y:.4g} Mbit/s<extra>probed</extra>",
                     **at,
                 )
-    dress(figure, 130 + 128 * rows, "")
-    figure.update_annotations(font={"size": 12})
+    dress(figure, 130 + 128 * rows, alt=f"Set and measured rates of {len(nodes)} links, down and up, over time")
     figure.update_xaxes(range=[0, max(data.end_s, 1e-3)])
     figure.update_xaxes(title_text="emulated time [s]", row=rows)
     figure.update_yaxes(rangemode="tozero", title_text="Mbit/s", title_font={"size": 11}, col=1)
@@ -85,7 +80,7 @@ def device_bytes(data: RunData) -> go.Figure:
     many = len(table) > 40
     if many:
         table = table.sort_values("received", ascending=False, kind="stable")
-    names = [text.label(text.short(n)) for n in table.index]
+    names = [label(text.short(n)) for n in table.index]
     x = list(range(len(table))) if many else names
     for column, name, state in (("received", "received", "receive"), ("sent", "sent", "send")):
         figure.add_bar(
@@ -97,7 +92,8 @@ def device_bytes(data: RunData) -> go.Figure:
             textposition="none",
             hovertemplate="%{text}: %{y:.4g} MB<extra>" + name + "</extra>",
         )
-    dress(figure, 320, "devices, by bytes received" if many else "", "MB")
+    alt = f"Bytes that {len(table)} devices sent and received"
+    dress(figure, 320, "devices, by bytes received" if many else "", "MB", alt=alt)
     figure.update_layout(barmode="group", bargap=0.25 if not many else 0)
     if many:
         figure.update_xaxes(showticklabels=False)
@@ -117,7 +113,7 @@ def machine(data: RunData) -> go.Figure:
         name="CPU busy [%]",
         fill="tozeroy",
         line={"color": colours.MEASURED, "width": 1.2},
-        fillcolor="rgba(31,111,180,0.2)",
+        fillcolor=colours.faint(colours.MEASURED),
         row=1,
         col=1,
     )
@@ -137,7 +133,7 @@ def machine(data: RunData) -> go.Figure:
                 row=2,
                 col=1,
             )
-    dress(figure, 340, "")
+    dress(figure, 340, alt="How busy the machine was, and how late packets and threads were, over time")
     figure.update_xaxes(title_text="emulated time [s]", row=2)
     figure.update_yaxes(range=[0, 102], title_text="%", row=1)
     figure.update_yaxes(rangemode="tozero", title_text="ms (real)", row=2)

@@ -1,9 +1,10 @@
-"""The report's tables, as HTML."""
+"""The report's tables: texts, which a template escapes and lays out."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,36 +14,35 @@ from testbed.measurement.checks import shown
 from testbed.report import text
 from testbed.report.intervals import STATES
 from testbed.report.run_data import RunData
-from testbed.report.text import DASH, escape, missing
+from testbed.report.text import DASH, missing
 
 _MOST_ROWS = 200
 _NUMBER_STARTS = tuple("0123456789.-+−±" + DASH)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]], marks: Mapping[int, str] | None = None) -> str:
-    """An HTML table of plain text; columns of numbers stand on the right. Long ones scroll within their box.
+@dataclass(frozen=True)
+class Table:
+    """Texts in rows. numeric: which columns are of numbers, and stand on the right.
 
-    Args:
-        marks: row number -> CSS class.
+    marks: row number -> CSS class. left_out: rows beyond those shown.
     """
+
+    head: list[str]
+    rows: list[list[str]]
+    numeric: list[bool]
+    marks: Mapping[int, str]
+    left_out: int
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], marks: Mapping[int, str] | None = None) -> Table:
+    """A table of the first 200 rows; what is missing is a dash."""
     cells = [[DASH if missing(v) or v == "" else str(v) for v in row] for row in rows]
-    left_out = len(cells) - _MOST_ROWS
-    cells = cells[:_MOST_ROWS]
-    numeric = [i > 0 and all(row[i].startswith(_NUMBER_STARTS) for row in cells) for i in range(len(head))]
-    style = [' class="n"' if n else "" for n in numeric]
-    out = [f'<div class="scroll{" long" if len(cells) > 30 else ""}"><table><thead><tr>']
-    out += [f"<th{style[i]}>{escape(h)}</th>" for i, h in enumerate(head)]
-    out.append("</tr></thead><tbody>")
-    for r, row in enumerate(cells):
-        mark = f' class="{(marks or {})[r]}"' if r in (marks or {}) else ""
-        out.append(f"<tr{mark}>" + "".join(f"<td{style[i]}>{escape(v)}</td>" for i, v in enumerate(row)) + "</tr>")
-    out.append("</tbody></table></div>")
-    if left_out > 0:
-        out.append(f'<p class="note">{left_out} more rows are in the run folder\'s files.</p>')
-    return "".join(out)
+    shown = cells[:_MOST_ROWS]
+    numeric = [i > 0 and all(row[i].startswith(_NUMBER_STARTS) for row in shown) for i in range(len(head))]
+    return Table(list(head), shown, numeric, marks or {}, len(cells) - len(shown))
 
 
-def churn(data: RunData) -> str:
+def churn(data: RunData) -> Table:
     """Absences, and what followed from each."""
     head = ["device", "how", "left at", "detected after", "recovery", "state in place after", "back after",
             "steps redone", "cost", "returned at", "taken in after"]  # fmt: skip
@@ -71,7 +71,7 @@ def _at(seconds: float) -> str:
     return DASH if missing(seconds) else f"{seconds:.1f} s"
 
 
-def links(data: RunData) -> str:
+def links(data: RunData) -> Table:
     """Each link's settings at the start and their range over the run."""
     head = ["link", "down, at start (range)", "up, at start (range)", "RTT (range)", "jitter", "loss", "changes"]
     settings = data.select("link")
@@ -94,7 +94,7 @@ def links(data: RunData) -> str:
     return table(head, rows)
 
 
-def cross_traffic(data: RunData) -> str:
+def cross_traffic(data: RunData) -> Table:
     """Other traffic in the homes: a row a home and direction, with its mean rate from its first event on."""
     head = ["link", "direction", "mean rate", "highest rate", "sent", "changes", "latest change"]
     changes = data.select("cross_traffic")
@@ -114,7 +114,7 @@ def cross_traffic(data: RunData) -> str:
     return table(head, rows)
 
 
-def probes(data: RunData) -> str:
+def probes(data: RunData) -> Table:
     """What the probes before training found, with the deviation from what was set."""
     head = ["link", "down", "deviation", "up", "deviation", "RTT", "deviation"]
     found = data.select("probe")
@@ -152,7 +152,7 @@ def _probed(probes: pd.DataFrame, quantity: str) -> tuple[str, str]:
     return show(p["measured"]), f"{100 * (p['measured'] / p['set'] - 1):+.1f} %"
 
 
-def devices(data: RunData) -> str:
+def devices(data: RunData) -> Table:
     """Each device's computer, bytes, and where its time went."""
     described = {d.get("name"): d for d in (data.plan.get("cluster") or {}).get("devices", [])}
     server = (data.plan.get("cluster") or {}).get("server")
@@ -187,7 +187,7 @@ def devices(data: RunData) -> str:
     return table(head, rows)
 
 
-def fidelity(data: RunData) -> str:
+def fidelity(data: RunData) -> Table:
     """Every check: the measured number beside its threshold."""
     head = ["check", "measured", "threshold", "", "where and how"]
     rows, marks = [], {}
@@ -215,10 +215,18 @@ def measured_compute_s(data: RunData) -> dict[str, float]:
     return per_step.groupby(level=0).median().to_dict() if len(per_step) else {}
 
 
-def plan(data: RunData) -> str:
+@dataclass(frozen=True)
+class Plan:
+    """notes: sentences. tables: with titles, which may be empty. nested: titles and JSON of what is no table."""
+
+    notes: list[str]
+    tables: list[tuple[str, Table]]
+    nested: list[tuple[str, str]]
+
+
+def plan(data: RunData) -> Plan:
     """The runner's plan: what it predicted against what was measured, and its data as tables."""
-    notes = "".join(f"<li>{escape(note)}</li>" for note in data.plan.get("notes") or [])
-    out = [f"<ul>{notes}</ul>"] if notes else []
+    out: list[tuple[str, Table]] = []
     predicted = data.plan.get("predicted") or {}
     measured = {"step_time_s": data.summary.step_time_median_s}
     if predicted:
@@ -231,32 +239,26 @@ def plan(data: RunData) -> str:
             ]
             for k, v in predicted.items()
         ]
-        out.append(table(["predicted by the planner", "predicted", "measured (median)", "difference"], rows))
+        out.append(("", table(["predicted by the planner", "predicted", "measured (median)", "difference"], rows)))
     content = data.plan.get("data") or {}
     tables = {k: v for k, v in content.items() if isinstance(v, list) and v and all(isinstance(r, dict) for r in v)}
     nested = {k: v for k, v in content.items() if k not in tables and isinstance(v, (dict, list)) and _long(v)}
     others = {k: v for k, v in content.items() if k not in tables and k not in nested and k not in predicted}
     scalars = [[text.titled(k), text.quantity(k, v)] for k, v in others.items()]
     if scalars:
-        out.append(table(["setting", "value"], scalars))
+        out.append(("", table(["setting", "value"], scalars)))
     micro_batches = (data.plan.get("training") or {}).get("micro_batches")
     compute = measured_compute_s(data)
-    for name, rows in tables.items():
-        out.append(f"<h3>{escape(text.titled(name).capitalize())}</h3>")
-        out.append(_records(rows, compute, micro_batches))
-    for name, value in nested.items():
-        shown_value = json.dumps(value, indent=1, ensure_ascii=False)
-        out.append(
-            f"<details><summary>{escape(text.titled(name))}</summary><pre>{escape(shown_value[:50_000])}</pre></details>"
-        )
-    return "".join(out)
+    out += [(text.titled(k).capitalize(), _records(rows, compute, micro_batches)) for k, rows in tables.items()]
+    shown = [(text.titled(k), json.dumps(v, indent=1, ensure_ascii=False)[:50_000]) for k, v in nested.items()]
+    return Plan(list(data.plan.get("notes") or []), out, shown)
 
 
 def _long(value: Any) -> bool:
     return len(json.dumps(value)) > 120
 
 
-def _records(rows: list[dict[str, Any]], compute: dict[str, float], micro_batches: int | None) -> str:
+def _records(rows: list[dict[str, Any]], compute: dict[str, float], micro_batches: int | None) -> Table:
     """Rows of the plan; those that name a device get its predicted and measured compute time a step."""
     columns = list(dict.fromkeys(k for r in rows for k in r))
     head = ["", *(text.titled(c) for c in columns)]
@@ -272,7 +274,7 @@ def _records(rows: list[dict[str, Any]], compute: dict[str, float], micro_batche
     return table(head, body)
 
 
-def facts(content: Mapping[str, Any]) -> str:
+def facts(content: Mapping[str, Any]) -> Table:
     """Nested settings as a table of dotted names and values."""
     return table(["", "value"], list(_flat("", content)))
 

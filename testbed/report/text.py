@@ -1,8 +1,7 @@
-"""Numbers and names as people read them, and as HTML takes them."""
+"""Numbers and names as people read them."""
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import re
@@ -12,16 +11,6 @@ from typing import Any
 from testbed import units
 
 DASH = "–"
-
-
-def escape(text: Any) -> str:
-    """Text that HTML shows as it is."""
-    return html.escape(str(text), quote=True)
-
-
-def label(text: Any) -> str:
-    """Text that plotly's HTML-like labels show as it is; quotes it would show as &quot;."""
-    return html.escape(str(text), quote=False)
 
 
 def missing(value: Any) -> bool:

@@ -93,7 +93,9 @@ def test_the_report_has_every_part_and_a_way_to_each(good):
     }
     assert parts <= shown.ids
     assert shown.targets == parts  # the table of contents has all and nothing else
-    assert sum(a.get("class") == "plotly-graph-div" for _, a in shown.tags) == 7
+    assert [a["aria-label"] for _, a in shown.tags if a.get("class") == "plot"] == [
+        figure.layout.meta["alt"] for figure in pngs.run_figures(load(good[0])).values()
+    ]
 
 
 def test_the_verdict_comes_first(good):
@@ -104,10 +106,10 @@ def test_the_verdict_comes_first(good):
 
 def test_it_opens_offline(good):
     _, html, shown = good
-    loaded = [a for _, a in shown.tags for key in ("src", "href") if a.get(key, "#")[0] != "#"]
-    assert loaded == []
+    loaded = [a[key] for _, a in shown.tags for key in ("src", "href") if a.get(key, "#")[0] != "#"]
+    assert loaded == ["data:,"]  # no icon, or browsers ask for one
     assert html.count("plotly.js v") == 1
-    assert html.count('"modeBarButtonsToRemove": ["sendChartToCloud"', html.index("</head>")) == 7  # no upload
+    assert 'modeBarButtonsToRemove: ["sendChartToCloud"' in html  # no upload
     assert len(html) < 7e6
 
 
@@ -371,8 +373,8 @@ def test_churn_is_joined_with_what_followed(good):
 def test_a_negative_cost_of_a_loss_is_explained(good):
     data = load(good[0])
     faster = dataclasses.replace(data, churn=data.churn.assign(extra_s=-110.0))
-    assert "-110 s (below 0: training was faster without the device that was lost)" in tables.churn(faster)
-    assert "training was faster" not in tables.churn(data)
+    assert "-110 s (below 0: training was faster without the device that was lost)" in tables.churn(faster).rows[0]
+    assert "training was faster" not in str(tables.churn(data))
 
 
 def _churned(t, action, node="h1"):

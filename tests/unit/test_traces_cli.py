@@ -137,7 +137,7 @@ def test_plot(tmp_path, file):
     result = run("plot", SHIPPED / file, "--out", tmp_path / "p")
     assert result.output.split()[:2] == [str(tmp_path / "p.png"), str(tmp_path / "p.html")]
     pixels = image.imread(tmp_path / "p.png")
-    assert pixels.shape[:2] == (1040, 1440)
+    assert pixels.shape[:2] == (1312, 1800)
     assert len({tuple(p) for p in pixels.reshape(-1, pixels.shape[2])[::97]}) > 20
     page = (tmp_path / "p.html").read_text()
     assert "<script src=" not in page  # opens offline
