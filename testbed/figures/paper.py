@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -23,7 +23,7 @@ from matplotlib.ticker import MultipleLocator
 from testbed.figures import colours
 from testbed.figures.ticks import log_ticks
 
-_STYLE = {
+_STYLE: Any = {
     "font.size": 9,
     "text.color": colours.INK,
     "axes.labelcolor": colours.INK,
@@ -64,7 +64,7 @@ def save(figure: go.Figure, path: Path, *, width: int = 1000, stamp: str = "", d
     with matplotlib.rc_context(_STYLE):
         drawn = draw(figure, width)
         if stamp:
-            box = {"color": "white", "backgroundcolor": colours.LEAVE, "size": 8, "weight": "bold"}
+            box: dict[str, Any] = {"color": "white", "backgroundcolor": colours.LEAVE, "size": 8, "weight": "bold"}
             drawn.text(0.998, 0.995, stamp, ha="right", va="top", **box)
         drawn.savefig(path, dpi=dpi, metadata=_UNDATED.get(path.suffix.lower()))
     return path
@@ -153,10 +153,13 @@ def _scatter(axes: Axes, trace: go.Scatter, x: np.ndarray, before: Any) -> Any:
     if "markers" in mode:
         points = _markers(axes, trace, x, y, colour)
         handle = handle or points
-    for bars, way in ((trace.error_y, "yerr"), (trace.error_x, "xerr")):
+    for bars, is_y in ((trace.error_y, True), (trace.error_x, False)):
         if bars.array is not None:
             reach = [np.asarray(bars.arrayminus if bars.arrayminus is not None else bars.array), np.asarray(bars.array)]
-            axes.errorbar(x, y, **{way: reach}, fmt="none", ecolor=_colour(colour), elinewidth=1, capsize=2)
+            axes.errorbar(
+                x, y, yerr=reach if is_y else None, xerr=None if is_y else reach, fmt="none", ecolor=_colour(colour),
+                elinewidth=1, capsize=2,
+            )  # fmt: skip
     if "text" in mode:
         for at, height, text in zip(x, y, trace.text):
             axes.text(at, height, _plain(text), color=trace.textfont.color, fontsize=6.5, ha="center", va="center")
@@ -198,7 +201,7 @@ def _bar(axes: Axes, trace: go.Bar, x: np.ndarray, bars: list[go.Bar]) -> Any:
     return axes.bar(at, trace.y, width, color=_colour(trace.marker.color))
 
 
-def _axis(axes: Axes, way: str, axis: Any, categories: list[str], inches: float) -> None:
+def _axis(axes: Axes, way: Literal["x", "y"], axis: Any, categories: list[str], inches: float) -> None:
     is_x = way == "x"
     own = axes.xaxis if is_x else axes.yaxis
     limit = axes.set_xlim if is_x else axes.set_ylim

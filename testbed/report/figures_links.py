@@ -27,7 +27,7 @@ def links(data: RunData, nodes: list[str]) -> go.Figure:
     for i, node in enumerate(nodes):
         for j, direction in enumerate(("down", "up")):
             at = {"row": i + 1, "col": j + 1}
-            caption(figure, f"{text.short(node)} {'↓ down' if direction == 'down' else '↑ up'}", **at)
+            caption(figure, f"{text.short(node)} {'↓ down' if direction == 'down' else '↑ up'}", i + 1, j + 1)
             t, rate = series.measured_rate(data, node, direction)
             if len(t):
                 figure.add_scatter(

@@ -15,11 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Lowest first. Rooms of one floor know nothing of each other, but for the single files at the bottom.
 FLOORS = (
-    ("errors", "units", "ticks", "outputs", "processes", "yaml_text", "signals", "plugins"),
+    ("errors", "units", "outputs", "processes", "yaml_text", "signals", "plugins"),
     ("uml",),
     ("cluster",),
     ("runtime",),
     ("scenario",),
+    ("figures",),
     ("traces",),
     ("measurement",),
     ("report",),
