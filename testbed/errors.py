@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -41,15 +41,27 @@ class InputError(TestbedError):
         super().__init__(f"{where}: {problem}", hint=hint)
         self.where = where
         self.problem = problem
+        self.others: list[InputError] = []  # that were found with it, see `together`
+
+    def at(self, place: Callable[[str], str]) -> InputError:
+        """The same, and what was found with it, at other places."""
+        if self.others:
+            return together([e.at(place) for e in self.others])
+        return InputError(place(self.where), self.problem, hint=self.hint)
 
 
 def together(errors: Sequence[InputError], most: int = 20) -> InputError:
-    """One error that tells of all, the first of them in front."""
+    """One error that tells of all, the first of them in front; the file is named once."""
     first, *others = errors
-    lines = [f"{e.where}: {e.problem}" + (f" ({e.hint})" if e.hint else "") for e in others[: most - 1]]
+    file = first.where.partition(" line ")[0] + " "
+    lines = [
+        f"{e.where.removeprefix(file)}: {e.problem}" + (f" ({e.hint})" if e.hint else "") for e in others[: most - 1]
+    ]
     if len(errors) > most:
         lines.append(f"… and {len(errors) - most} more")
-    return InputError(first.where, first.problem, hint="\n  ".join(filter(None, [first.hint, *lines])) or None)
+    found = InputError(first.where, first.problem, hint="\n  ".join(filter(None, [first.hint, *lines])) or None)
+    found.others = list(errors) if others else []
+    return found
 
 
 class CapabilityError(TestbedError):

@@ -19,6 +19,11 @@ set_option = click.option(
 seed_option = click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Replace the experiment's seed.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print data as JSON on standard output.")
 
+require_valid_option = click.option(
+    "--require-valid", is_flag=True, help="Exit with 3 when a run is complete but its verdict is not VALID."
+)
+NOT_VALID = 3  # the exit code
+
 
 class OutputFolder(click.ParamType):
     """A folder to write to, which need not exist yet; tried at once."""

@@ -46,7 +46,7 @@ def recovery(
       testbed recovery recovery --repeat 5
       testbed recovery recovery --repeat 2 --set training.steps=12
     """
-    from testbed.cli.run import execute
+    from testbed.cli.run import Execution, execute
     from testbed.experiment.loading import load_experiment
     from testbed.report.recovery import markdown, row
     from testbed.studies.recovering import pairs
@@ -63,7 +63,7 @@ def recovery(
             console.print(f"{name}, pair {number + 1} of {repeat}", style="bold")
             folders: list[Path] = []
             for setup in setups:
-                new, code = execute(console, setup, out)
+                new, code = execute(Execution(console, out), setup)
                 folders += new
                 if code:
                     ctx.exit(code)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from testbed.cli.options import json_option
+from testbed.cli.options import json_option, require_valid_option
 
 
 @click.command()
@@ -21,9 +21,10 @@ from testbed.cli.options import json_option
     help="Where the new run folder is made.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what differs from then; start nothing.")
+@require_valid_option
 @json_option
 @click.pass_context
-def rerun(ctx: click.Context, run: str, out: Path, dry_run: bool, as_json: bool) -> None:
+def rerun(ctx: click.Context, run: str, out: Path, dry_run: bool, require_valid: bool, as_json: bool) -> None:
     """Repeat RUN (a run folder, or its name in runs/) from its manifest, and say what differs.
 
     Experiment, seed and time dilation are the run's. Named are differences in software, machine, input files and plan
@@ -36,7 +37,7 @@ def rerun(ctx: click.Context, run: str, out: Path, dry_run: bool, as_json: bool)
     """
     import sys
 
-    from testbed.cli.run import execute
+    from testbed.cli.run import Execution, execute
     from testbed.measurement.run_folder import RunFolder
     from testbed.studies import rerunning
     from testbed.studies.running import manifest_now, prepare
@@ -54,7 +55,7 @@ def rerun(ctx: click.Context, run: str, out: Path, dry_run: bool, as_json: bool)
             click.echo(json.dumps({"before": [str(d) for d in before]}))
         return
     setup = prepare(setup, out, console.print)
-    folders, code = execute(console, setup, out, as_json=as_json)
+    folders, code = execute(Execution(console, out, require_valid=require_valid, as_json=as_json), setup)
     after = rerunning.results(old, RunFolder.open(folders[0]))
     if as_json:
         click.echo(json.dumps({"before": [str(d) for d in before], "after": [str(d) for d in after]}))
@@ -62,6 +63,6 @@ def rerun(ctx: click.Context, run: str, out: Path, dry_run: bool, as_json: bool)
         console.print(f"compared with {old.path}:", markup=False)
         for difference in after:
             console.print(f"  {difference}", markup=False)
-        if not any(d.what.startswith("loss") for d in after):
+        if rerunning.trained(old) and not any(d.what.startswith("loss") for d in after):
             console.print("  the losses are the same, step by step")
     ctx.exit(code)

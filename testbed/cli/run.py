@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
-from testbed.cli.options import experiment_argument, json_option, seed_option, set_option
+from testbed.cli.options import (
+    NOT_VALID,
+    experiment_argument,
+    json_option,
+    require_valid_option,
+    seed_option,
+    set_option,
+)
 
 if TYPE_CHECKING:
     from testbed.experiment.setup import RunSetup
@@ -46,6 +54,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Keep the shaped network up after training: the Mininet command line on a terminal, elsewhere until Ctrl-C.",
 )
+@require_valid_option
 @json_option
 @click.pass_context
 def run(
@@ -58,14 +67,15 @@ def run(
     repeat: int,
     dry_run: bool,
     keep: bool,
+    require_valid: bool,
     as_json: bool,
 ) -> None:
     """Run EXPERIMENT (a YAML file, or the name of a ready-made one) and print its results and its verdict.
 
     An experiment with a `sweep:` is run once for each of its entries, and the runs are compared.
 
-    Exit code 0 when training completed (whatever the verdict), 1 when the run failed or reached its time limit,
-    2 for bad input, 130 when a signal interrupted it.
+    Exit code 0 when training completed (whatever the verdict, but for --require-valid), 1 when the run failed or
+    reached its time limit, 2 for bad input, 3 for --require-valid, 130 when a signal interrupted it.
 
     \b
     Examples:
@@ -86,57 +96,60 @@ def run(
         for setup in setups:
             click.echo(dry_run_text(setup, as_json=as_json))
         return
-    ctx.exit(execute_sweep(console, setups, loaded.data.get("sweep"), out, repeat=repeat, keep=keep, as_json=as_json))
+    how = Execution(console, out, repeat=repeat, keep=keep, require_valid=require_valid, as_json=as_json)
+    ctx.exit(execute_sweep(how, setups, loaded.data.get("sweep")))
 
 
-def execute_sweep(
-    console: Console,
-    setups: list[RunSetup],
-    entries: list[dict] | None,
-    out: Path,
-    *,
-    repeat: int = 1,
-    keep: bool = False,
-    as_json: bool = False,
-) -> int:
+@dataclass(frozen=True)
+class Execution:
+    """How runs are made and shown. require_valid: a verdict that is not VALID is an exit code of its own."""
+
+    console: Console
+    out: Path
+    repeat: int = 1
+    keep: bool = False
+    require_valid: bool = False
+    as_json: bool = False
+
+
+def execute_sweep(how: Execution, setups: list[RunSetup], entries: list[dict] | None) -> int:
     """Run each of a sweep's setups (or the one there is without a sweep), then compare them. Returns the exit code."""
     from testbed.studies.running import prepare
 
-    folders, code = [], 0
+    folders, codes = [], [0]
     for number, setup in enumerate(setups):
         if len(setups) > 1:
             entry = ", ".join(f"{key}={value}" for key, value in entries[number].items())
-            console.print(f"run {number + 1} of {len(setups)}: {entry}", style="bold")
-        setup = prepare(setup, out, console.print)
-        made, code = execute(console, setup, out, repeat=repeat, keep=keep, as_json=as_json)
+            how.console.print(f"run {number + 1} of {len(setups)}: {entry}", style="bold")
+        made, code = execute(how, prepare(setup, how.out, how.console.print))
         folders += made
-        if code:
-            break
-    if len(setups) > 1 and len(folders) > 1:
-        _compared(console, folders, out, as_json=as_json)
-    return code
+        codes.append(code)
+        if code not in (0, NOT_VALID):
+            return code
+    if len(setups) > 1:
+        _compared(how, folders)
+    return max(codes)
 
 
-def execute(
-    console: Console, setup: RunSetup, out: Path, *, repeat: int = 1, keep: bool = False, as_json: bool = False
-) -> tuple[list[Path], int]:
+def execute(how: Execution, setup: RunSetup) -> tuple[list[Path], int]:
     """Run it with progress, print its summaries. Returns the run folders and the exit code."""
     from testbed.cli.progress import LiveProgress, PlainProgress, RunView
     from testbed.report.summary import render_repeats, render_summary, summarize, summarize_repeats
     from testbed.studies.running import run_once
 
-    command = "testbed " + " ".join(sys.argv[1:])
+    console, command = how.console, "testbed " + " ".join(sys.argv[1:])
     folders, code = [], 0
-    for number in range(repeat):
-        if repeat > 1:
-            console.print(f"repeat {number + 1} of {repeat}", style="bold")
-        view = RunView(setup.loaded.experiment.training.steps, [d.name for d in setup.cluster.devices])
-        live = console.is_terminal and not keep
+    for number in range(how.repeat):
+        if how.repeat > 1:
+            console.print(f"repeat {number + 1} of {how.repeat}", style="bold")
+        view = RunView(setup.plan.training.steps, [d.name for d in setup.cluster.devices])
+        live = console.is_terminal and not how.keep
         progress = LiveProgress(view, console) if live else PlainProgress(view, console.print)
-        done = run_once(setup, out, progress=progress, command=command, after=_keep_open(console) if keep else None)
+        after = _keep_open(console) if how.keep else None
+        done = run_once(setup, how.out, progress=progress, command=command, after=after)
         folders.append(done.path)
         summary = summarize(done.path)
-        if as_json:
+        if how.as_json:
             click.echo(json.dumps({"run": str(done.path), **summary.as_dict()}))
         else:
             console.print(render_summary(summary))
@@ -145,16 +158,18 @@ def execute(
             click.secho(f"{done.result.status}: {done.result.error}", fg="red", err=True)
             code = 130 if done.result.by_signal else 1
             break
+        if how.require_valid and summary.verdict != "VALID":
+            code = NOT_VALID
     if len(folders) > 1:
         repeats = summarize_repeats(folders)
-        if as_json:
+        if how.as_json:
             click.echo(json.dumps(repeats.as_dict()))
         else:
             console.print(render_repeats(repeats))
     return folders, code
 
 
-def _compared(console: Console, folders: list[Path], out: Path, *, as_json: bool) -> None:
+def _compared(how: Execution, folders: list[Path]) -> None:
     """The runs of a sweep side by side, printed and as a page beside their folders."""
     from testbed.measurement.run_folder import write_file
     from testbed.report import compare_text
@@ -163,13 +178,13 @@ def _compared(console: Console, folders: list[Path], out: Path, *, as_json: bool
     from testbed.report.compare_page import html
 
     comparison = compare(folders, g_co2_per_kwh=WORLD_G_CO2_PER_KWH)
-    page = out / f"{folders[0].name}-sweep.html"
+    page = how.out / f"{folders[0].name}-sweep.html"
     write_file(page, html(comparison))
-    if as_json:
+    if how.as_json:
         click.echo(compare_text.json_of(comparison), nl=False)
     else:
-        console.print(compare_text.render_comparison(comparison))
-        console.print(f"comparison: {page}")
+        how.console.print(compare_text.render_comparison(comparison))
+        how.console.print(f"comparison: {page}")
 
 
 def _keep_open(console: Console):

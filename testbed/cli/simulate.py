@@ -8,7 +8,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from testbed.cli.options import OutputFolder, experiment_argument, json_option, seed_option, set_option
+from testbed.cli.options import (
+    OutputFolder,
+    experiment_argument,
+    json_option,
+    require_valid_option,
+    seed_option,
+    set_option,
+)
 
 
 @click.command()
@@ -22,6 +29,7 @@ from testbed.cli.options import OutputFolder, experiment_argument, json_option, 
 @click.option(
     "--out", type=OutputFolder(), default=Path("runs"), show_default=True, help="Where the run folder is made."
 )
+@require_valid_option
 @json_option
 @click.pass_context
 def simulate(
@@ -32,6 +40,7 @@ def simulate(
     runner: str | None,
     tensors: str | None,
     out: Path,
+    require_valid: bool,
     as_json: bool,
 ) -> None:
     """Simulate EXPERIMENT in virtual time: the same code, links, churn and reports, without processes or a network.
@@ -45,7 +54,7 @@ def simulate(
       testbed simulate quickstart --set topology.homes=64 --set training.stages=8 --seed 7
       testbed simulate smoke --tensors real
     """
-    from testbed.cli.run import execute_sweep
+    from testbed.cli.run import Execution, execute_sweep
     from testbed.experiment.loading import load_experiment
     from testbed.experiment.setup import run_setups
 
@@ -61,4 +70,5 @@ def simulate(
     ]
     loaded = load_experiment(experiment, (*overrides, *also), seed=seed)
     setups = run_setups(loaded, also)
-    ctx.exit(execute_sweep(console, setups, loaded.data.get("sweep"), out, as_json=as_json))
+    how = Execution(console, out, require_valid=require_valid, as_json=as_json)
+    ctx.exit(execute_sweep(how, setups, loaded.data.get("sweep")))

@@ -30,9 +30,7 @@ from testbed.cli.options import OutputFolder, json_option, seed_option, set_opti
 @click.option(
     "--tdf",
     metavar="FACTOR|auto",
-    default="auto",
-    show_default=True,
-    help="Time dilation of the emulation. auto: the least that this machine is expected to carry.",
+    help="Time dilation of the emulation.  [default: auto, the least that this machine is expected to carry]",
 )
 @click.option("--check", is_flag=True, help="Exit with 1 when the errors are larger than what is asked for.")
 @json_option
@@ -45,7 +43,7 @@ def validate(
     repeat: int,
     out: Path,
     runs: Path,
-    tdf: str,
+    tdf: str | None,
     check: bool,
     as_json: bool,
 ) -> None:

@@ -43,6 +43,17 @@ class LoadedExperiment:
         """'file.yaml line 7, links.trace' for error messages."""
         return _where(self.path, keys, self.lines)
 
+    @contextmanager
+    def placing(self, *sections: str) -> Iterator[None]:
+        """What is wrong with a key of one of these sections ('training.steps') is told with its file and line."""
+        try:
+            yield
+        except InputError as error:
+            keys = error.where.split(".")
+            if keys[0] not in sections:
+                raise
+            raise error.at(lambda where: self.where(*where.split("."))) from None
+
     def file(self, text: str, *keys: str | int, folders: bool = False) -> Path:
         """The file that `text` at `keys` names: from the working directory, the experiment's folder or the project.
 
@@ -88,10 +99,12 @@ def load_experiment(
     data, lines = parse(path)
     for item in overrides:
         _override(data, item, lines)
-    if seed is not None:
-        data["seed"] = seed
-    if tdf is not None:
-        data["tdf"] = tdf
+    set_keys = {item.partition("=")[0].strip() for item in overrides}
+    for key, value in (("seed", seed), ("tdf", tdf)):
+        if value is not None:
+            if key in set_keys:
+                raise InputError(f"--{key}, --set {key}=…", "say the same thing; expected one of them")
+            data[key] = value
     loaded = validated(data, path, lines)
     sweep_points(loaded)  # checks them: also where the experiment is used without its sweep
     return loaded
@@ -135,7 +148,7 @@ def in_entry(number: int) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{error.where}, in sweep.{number}", error.problem, hint=error.hint) from None
+        raise error.at(lambda where: f"{where}, in sweep.{number}") from None
 
 
 @looking()

@@ -58,7 +58,8 @@ def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup
     _check_delays(loaded, topology, changes)
     streams = read_cross_traffic(loaded, topology.homes)
     warnings += overload_warnings(streams, changes)
-    settings = NetworkSettings.of(loaded.experiment)
+    with loaded.placing("network", "links"):
+        settings = NetworkSettings.of(loaded.experiment)
     return NetworkSetup(topology, changes, settings, sources, tuple(streams), loaded.experiment.seed, str(loaded.path))
 
 
@@ -105,13 +106,8 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
             "no device is available at the start; expected at least one",
             hint="choose another availability.start or trace",
         )
-    try:
+    with loaded.placing("model", "training"):
         plan = runner.plan(present, model, spec)
-    except InputError as error:
-        keys = error.where.split(".")
-        if keys[0] not in ("model", "training"):
-            raise
-        raise InputError(loaded.where(*keys), error.problem, hint=error.hint) from None
     return RunSetup(
         network=network,
         cluster=cluster,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from testbed.errors import InputError, TestbedError, looking, nearest
+from testbed.errors import InputError, looking, nearest
 from testbed.measurement.events import JSONL, PARQUET, read_events
 from testbed.measurement.fidelity import Verdict, judge, setting
 from testbed.measurement.rates import links_table
@@ -94,7 +94,7 @@ class RunFolder:
         """Make BASE/NAME-YYYYMMDD-HHMMSS (local time), with -2, -3, … appended when that exists already.
 
         Raises:
-            TestbedError: the folder can't be made; says why.
+            InputError: the folder can't be made; says why.
         """
         base = Path(base)
         now = datetime.now().astimezone()
@@ -110,7 +110,8 @@ class RunFolder:
                     continue
             (path / LOGS).mkdir()
         except OSError as error:
-            raise write_error(base / stem, error) from None
+            told = write_error(base / stem, error)
+            raise InputError(str(base), told.message, hint=told.hint) from None
         folder = cls(path, {})
         folder.write_manifest(
             name=name,
@@ -280,12 +281,13 @@ def check_space(path: Path, least_bytes: float = 50e6) -> None:
     """Refuse to start a run on a disk with less than this left; the folder may not exist yet.
 
     Raises:
-        InputError: nothing can be written there. TestbedError: too little space.
+        InputError: nothing can be written there, or there is too little space.
     """
     free = os.statvfs(check_folder(path))
     left = free.f_bavail * free.f_frsize
     if left < least_bytes:
-        raise TestbedError(
-            f"only {left / 1e6:.0f} MB free on {path}; a run needs {least_bytes / 1e6:.0f} MB",
+        raise InputError(
+            str(path),
+            f"only {left / 1e6:.0f} MB free; a run needs {least_bytes / 1e6:.0f} MB",
             hint="free some space, or choose another place with --out",
         )

@@ -36,9 +36,10 @@ def rows(s: RunSummary) -> list[tuple[str, str, str]]:
         ("Steps", f"{s.steps}{asked}", redone),
         ("Step time, median", text.seconds(s.step_time_median_s), _interval(s)),
         ("Tokens/s", text.number(s.tokens_per_s, 4), f"goodput, {text.number(s.samples_per_s, 3)} samples/s"),
-        ("Final loss", text.loss(s.final_loss), f"from {text.loss(s.first_loss)}" if s.steps > 1 else ""),
-        ("Goodput", text.percent(s.goodput_fraction), "of the samples trained reached a step that counts"),
     ]
+    if s.final_loss is not None:
+        shown.append(("Final loss", text.loss(s.final_loss), f"from {text.loss(s.first_loss)}" if s.steps > 1 else ""))
+    shown += [("Goodput", text.percent(s.goodput_fraction), "of the samples trained reached a step that counts")]
     if s.departures or s.recovery_s:
         shown += [
             ("Departures", str(s.departures), ""),

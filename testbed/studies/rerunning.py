@@ -100,6 +100,11 @@ def results(old: RunFolder, new: RunFolder) -> list[Difference]:
     return found
 
 
+def trained(folder: RunFolder) -> bool:
+    """Does it have losses? A simulation of shapes without data has none."""
+    return bool(counted_steps(folder.events())["loss"].notna().any())
+
+
 def _differences(name: str, old: Any, new: Any) -> list[Difference]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         found = []

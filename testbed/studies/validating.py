@@ -36,9 +36,13 @@ def checked(
 ) -> list[RunSetup]:
     """All experiments read, checked and planned, before any of them starts.
 
+    tdf: of the emulation; where neither it nor an override says, the least that this machine is expected to carry.
+
     Raises:
         InputError: bad input, or two experiments of one name.
     """
+    if tdf is None and not any(item.partition("=")[0].strip() == "tdf" for item in overrides):
+        tdf = "auto"
     setups = [run_setup(load_experiment(e, overrides, seed=seed, tdf=tdf)) for e in experiments]
     names: dict[str, Path] = {}
     for setup in setups:

@@ -71,9 +71,15 @@ def existing(names: set[str]) -> set[str]:
     return {n for n in names if Path("/run/netns", n).exists()}
 
 
+@measured  # --require-valid: its links and pacing are measured
 def test_smoke_losses_equal_one_device_training(tmp_path):
     done = testbed(
-        "run", "smoke", "--out", str(tmp_path), *sets(*SMALL, "outputs.report=true", "outputs.timeline=true")
+        "run",
+        "smoke",
+        "--require-valid",
+        "--out",
+        str(tmp_path),
+        *sets(*SMALL, "outputs.report=true", "outputs.timeline=true"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     folder = run_dir(tmp_path)
@@ -103,6 +109,12 @@ def test_smoke_losses_equal_one_device_training(tmp_path):
     shown = testbed("show", str(folder))
     assert shown.returncode == 0
     assert "4 of 4" in shown.stdout
+
+
+@pytest.mark.parametrize("change", ["fidelity={rate_error_worst: 0}", "probes.enabled=false"])
+def test_a_verdict_that_is_not_valid_is_an_exit_code_where_it_is_asked_for(tmp_path, change):
+    done = testbed("run", "smoke", "--require-valid", "--out", str(tmp_path), *sets(*SMALL, change))
+    assert done.returncode == 3, done.stdout + done.stderr
 
 
 def test_killed_device_comes_back_and_losses_stay_equal(tmp_path):

@@ -1,6 +1,7 @@
 """The command line as a user meets it: help, errors, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -137,3 +138,34 @@ import click  # noqa: E402
 @click.command()
 def boom():
     raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("runner", ["pipeline", "single"])
+def test_without_data_nothing_is_said_of_a_loss(tmp_path, runner):
+    smaller = (
+        "--set",
+        "outputs.report=true",
+        "--set",
+        f"training={{runner: {runner}, batch: 4, micro_batches: 1, steps: 2}}",
+    )
+    done = run_main("simulate", "smoke", *smaller, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "step 2/2" in done.stdout
+    (folder,) = tmp_path.iterdir()
+    again = run_main("rerun", str(folder), "--out", str(tmp_path / "again"))
+    assert again.returncode == 0, again.stderr
+    compared = run_main("compare", str(folder), str(folder))
+    page = re.sub(r"(?s)<script.*?</script>", "", (folder / "report.html").read_text())
+    for text in (done.stdout, again.stdout, compared.stdout, page):
+        assert not re.search(r"(?i)\bnan\b|final loss|\blosses\b", text), text
+
+
+def test_require_valid_of_a_simulation_is_fulfilled(tmp_path):
+    assert run_main("simulate", "smoke", "--require-valid", "--out", str(tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["run", "validate"])
+def test_an_option_and_set_do_not_contradict_each_other(command, tmp_path):
+    done = run_main(command, "smoke", "--tdf", "2", "--set", "tdf=3")
+    assert done.returncode == 2
+    assert "--tdf, --set tdf=" in done.stderr

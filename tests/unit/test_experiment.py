@@ -250,6 +250,20 @@ def test_a_bad_entry_of_a_sweep_is_told_once_with_its_line(tmp_path, entry, expe
     assert message.count(str(path)) == 1
 
 
+def test_all_that_is_wrong_with_an_entry_is_told_with_its_number_and_the_file_once(tmp_path):
+    path = write(tmp_path, GOOD + "sweep:\n  - {training: {steps: 0, batch: -1}}\n")
+    message = failure(path)
+    assert message.count(str(path)) == 1
+    assert "line 6, training.steps, in sweep.0: found 0" in message
+    assert "line 6, training.batch, in sweep.0: found -1" in message
+
+
+def test_a_switch_that_can_not_be_is_told_with_its_line(tmp_path):
+    path = write(tmp_path, GOOD + "network: {switch: ovs, delay_backend: nfqueue}\n")
+    with pytest.raises(InputError, match=f"{path} line 5, network.switch: 'ovs'"):
+        run_setup(load_experiment(path))
+
+
 def test_a_bad_entry_of_a_sweep_may_come_from_set(tmp_path):
     message = failure(write(tmp_path, GOOD), "sweep=[{topology.homes: 2}, {topology.houses: 4}]")
     assert message.startswith("--set topology.houses, in sweep.1: unknown key 'houses'; ")

@@ -93,7 +93,7 @@ def test_a_folder_whose_experiment_is_damaged_is_refused(tmp_path, text, message
 
 
 def test_from_the_command_line(tmp_path):
-    first = CliRunner().invoke(cli, ["run", "smoke", "--set", "engine=simulation", "--out", str(tmp_path / "a")])
+    first = CliRunner().invoke(cli, ["simulate", "smoke", "--tensors", "real", "--out", str(tmp_path / "a")])
     assert first.exit_code == 0, first.output
     (folder,) = (tmp_path / "a").iterdir()
     again = CliRunner().invoke(cli, ["rerun", str(folder), "--out", str(tmp_path / "b")])

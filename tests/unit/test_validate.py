@@ -102,6 +102,15 @@ def experiment(tmp_path, name, file=None):
     return path
 
 
+@pytest.mark.parametrize(
+    ("overrides", "tdf", "expected"),
+    [((), None, "auto"), (("tdf=4",), None, 4.0), ((), "3", 3.0), ((), "auto", "auto"), (("seed=1",), None, "auto")],
+)
+def test_the_time_dilation_is_that_of_the_option_or_of_set(tmp_path, overrides, tdf, expected):
+    (setup,) = checked([experiment(tmp_path, "one")], overrides, tdf=tdf)
+    assert ("auto" if setup.loaded.auto_tdf else setup.loaded.experiment.tdf) == expected
+
+
 def test_both_engines_run_every_experiment(tmp_path):
     setups = checked([experiment(tmp_path, "one"), experiment(tmp_path, "two")], ("training.steps=3",))
     assert {s.loaded.experiment.training.steps for s in setups} == {3}
