@@ -30,7 +30,8 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     fine, reasons = can_run(caps)
     backend = choose_delay_backend(caps, "auto") if fine else None
     if as_json:
-        found = {"can_run": fine, "reasons": reasons, "delay_backend": backend, **asdict(caps)}
+        machine = asdict(caps)
+        found = {"can_run": fine, "reasons": reasons, "delay_backend": backend, **machine.pop("delay"), **machine}
         click.echo(json.dumps(found, indent=2))
         ctx.exit(0 if fine else 1)
     console = Console(highlight=False)
@@ -44,8 +45,9 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         table.add_row(mark, row.name, row.detail, row.needed_for, "" if row.ok else row.remedy or "")
     console.print(table)
     if fine:
-        why = "this kernel has netem" if backend == "netem" else "this kernel has no netem, but NFQUEUE"
-        console.print(f"\n[bold green]Experiments run here.[/] Delay backend: [bold]{backend}[/] ({why}).")
+        console.print(
+            f"\n[bold green]Experiments run here.[/] Delay backend: [bold]{backend}[/], the first that works."
+        )
     else:
         console.print("\n[bold red]Nothing can run here:[/] " + "; ".join(reasons))
     ctx.exit(0 if fine else 1)

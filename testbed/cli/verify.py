@@ -29,11 +29,7 @@ from testbed.cli.options import OutputFolder, json_option, seed_option, set_opti
 )
 @click.option("--quick", is_flag=True, help="Fewer packets, shorter flows: a third of the time, wider intervals.")
 @click.option(
-    "--delay-backend",
-    type=click.Choice(["auto", "netem", "nfqueue"]),
-    default="auto",
-    show_default=True,
-    help="Of the grid; an experiment has its own.",
+    "--delay-backend", metavar="NAME", default="auto", show_default=True, help="Of the grid; an experiment has its own."
 )
 @click.option(
     "--switch",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from testbed.emulation.delay import registry
+from testbed.emulation.delay.base import described
 from testbed.emulation.network.plan import plan_commands
 from testbed.emulation.schedule.replay import ReplayPlan
 from testbed.scenario.link_model import access_links, dilated
@@ -18,11 +20,9 @@ def commands(setup: NetworkSetup) -> Iterator[str]:
     topology, tdf = setup.topology, setup.settings.tdf
     links = access_links(setup.at_start(), topology.server_link, topology.shared_links, tdf)
     yield from plan_commands(dilated(topology, tdf), {h: a.link for h, a in links.items()}, setup.wiring)
-    for home, a in links.items():
-        yield (
-            f"# {home}: one-way delay up {a.delay.up_delay_s * 1e3:.3f} ms, down {a.delay.down_delay_s * 1e3:.3f} ms, "
-            f"deviation {a.delay.up_jitter_s * 1e3:.3f} ms, loss {a.delay.up_loss:.2e} each way"
-        )
+    asked = setup.settings.delay_backend
+    lines = described if asked == "auto" else registry.load(asked).declares.dry_run
+    yield from lines({home: a.delay for home, a in links.items()})
     batches = ReplayPlan.of(setup).batches
     for batch in batches[:MOST_CHANGES]:
         yield f"# at {batch.t_s:.2f} emulated s: tc class change, qdisc change, delays of {', '.join(batch.states)}"

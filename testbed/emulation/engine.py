@@ -164,7 +164,8 @@ class _Run:
                 tdf=self.tdf,
                 on_event=self._event,
             )
-            links = LinkMonitor(shaped.network, self._interference, delay_backend=shaped.backend_name).start()
+            own_queues = shaped.backend.declares.own_queues
+            links = LinkMonitor(shaped.network, self._interference, own_queues=own_queues).start()
             stack.callback(links.stop)
 
             def watched() -> dict[str, Any]:

@@ -300,8 +300,10 @@ class TrainingSection(Section):
 
 class NetworkSection(Section):
     switch: Literal["bridge", "ovs"] = Field("bridge", description="Linux bridge, or Open vSwitch")
-    delay_backend: Literal["auto", "netem", "nfqueue"] = Field(
-        "auto", description="what delays packets; auto: netem where the kernel has it"
+    delay_backend: str = Field(
+        "auto",
+        description="what delays packets: netem, nfqueue or an installed backend (docs/delay.md); auto: the first that "
+        "works here, netem where the kernel has it",
     )
     congestion_control: str = Field("cubic", pattern=r"^[a-z0-9_]+$", description="TCP's, in every host")
 

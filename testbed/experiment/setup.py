@@ -58,8 +58,11 @@ def network_setup(loaded: LoadedExperiment, warnings: list[str]) -> NetworkSetup
     _check_delays(loaded, topology, changes)
     streams = read_cross_traffic(loaded, topology.homes)
     warnings += overload_warnings(streams, changes)
+    from testbed.emulation.delay import registry  # names alone: a simulation loads no backend
+
     with loaded.placing("network", "links"):
         settings = NetworkSettings.of(loaded.experiment)
+        registry.check(settings.delay_backend, settings.switch)
     return NetworkSetup(topology, changes, settings, sources, tuple(streams), loaded.experiment.seed, str(loaded.path))
 
 

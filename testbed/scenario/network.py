@@ -49,12 +49,6 @@ class NetworkSettings:
             raise unknown("network.switch", "switch", self.switch, SWITCHES)
         if self.queue not in QUEUES:
             raise unknown("links.queue", "queue", self.queue, QUEUES)
-        if self.switch == "ovs" and self.delay_backend == "nfqueue":
-            raise InputError(
-                "network.switch",
-                "'ovs' with delay backend 'nfqueue': Open vSwitch's packets don't pass "
-                "netfilter; expected delay_backend: netem, or switch: bridge",
-            )
         if not (self.buffer_s > 0 and math.isfinite(self.buffer_s)):
             raise InputError("network.buffer", f"{self.buffer_s} s; expected more than 0")
         if not 576 <= self.mtu <= 9000:

@@ -20,7 +20,7 @@ from typing import Any
 
 from testbed import units
 from testbed.emulation.machine.calibration import PacketCost, WorkShape, compute_capacity, others_busy, packet_cost
-from testbed.emulation.machine.capabilities import Capabilities, choose_delay_backend
+from testbed.emulation.machine.capabilities import Capabilities
 from testbed.experiment.setup import RunSetup
 from testbed.measurement.host_monitor import memory
 from testbed.scenario.link_model import GOODPUT_BYTES
@@ -179,7 +179,7 @@ def measure(setup: RunSetup, caps: Capabilities) -> Capacity:
     rates = compute_capacity(shape, caps.cores)
     packet = TYPICAL_PACKET
     if others < BUSY * caps.cores and demand_of(setup).packets * TYPICAL_PACKET.machine_s > WORTH_MEASURING_S:
-        packet = packet_cost(caps, choose_delay_backend(caps, setup.loaded.experiment.network.delay_backend))
+        packet = packet_cost(caps, setup.network.settings.delay_backend)
     return Capacity(tuple(rates), packet, memory()[1], others)
 
 

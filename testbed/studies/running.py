@@ -85,7 +85,7 @@ def run_once(
 def emulated(setup: RunSetup, caps: Capabilities) -> RunSetup:
     """The same for this machine's kernel: with the delay backend chosen. Raises CapabilityError: none works here."""
     e = setup.loaded.experiment
-    settings = NetworkSettings.of(e, choose_delay_backend(caps, e.network.delay_backend))
+    settings = NetworkSettings.of(e, choose_delay_backend(caps, e.network.delay_backend, e.network.switch))
     facts = {
         "delay_backend": settings.delay_backend,
         "probes_enabled": setup.probe_s is not None,

@@ -78,7 +78,7 @@ class Throughput:
 
     def _rate_row(self, home: str, direction: str, got: Saturation, p: Promise) -> Row:
         # Behind the bottleneck losses make holes; before it they don't, as its queue stays full all the same.
-        holes = direction == "up" or self.shaped.backend_name == "netem"
+        holes = direction == "up" or self.shaped.backend.declares.loss_after_bottleneck
         rate_bps = got.goodput_bps / (1 - p.loss if holes else 1)
         if got.sent_bps < p.rate_bps:
             note = f"this machine sent only {got.sent_bps * self.tdf / 1e6:.0f} Mbit/s"

@@ -251,8 +251,8 @@ def test_packets_that_the_kernel_gives_up_while_they_wait_are_forgotten(build, d
 
 def test_the_daemon_ends_with_its_parent(build, capabilities, tmp_path):
     """As after SIGKILL of a run: nobody tells it, and nobody closes its socket."""
-    if not capabilities.nfqueue.available:
-        pytest.skip(f"NFQUEUE: {capabilities.nfqueue.how}")
+    if not capabilities.delay["nfqueue"].available:
+        pytest.skip(f"NFQUEUE: {capabilities.delay['nfqueue'].how}")
     network = build(1, **FAST)
     told = tmp_path / "pid"
     child = os.fork()

@@ -25,8 +25,8 @@ CORE_STATE = LinkState(1e9, 1e9, 0.002)
 @pytest.fixture
 def shaped(build, capabilities) -> Iterator[Callable]:
     """shaped(states, shared=(), tdf=1, server_mbps=1000): a network with these links and their delays."""
-    if not capabilities.nfqueue.available:
-        pytest.skip(f"NFQUEUE: {capabilities.nfqueue.how}")
+    if not capabilities.delay["nfqueue"].available:
+        pytest.skip(f"NFQUEUE: {capabilities.delay['nfqueue'].how}")
     backends = []
 
     def start(

@@ -21,8 +21,8 @@ FAST, SLOW = LinkState(50e6, 20e6, 0.010), LinkState(50e6, 4e6, 0.040)
 
 
 def test_changes_are_in_force_when_reported_and_the_flow_goes_on(build, capabilities):
-    if not capabilities.nfqueue.available:
-        pytest.skip(f"NFQUEUE: {capabilities.nfqueue.how}")
+    if not capabilities.delay["nfqueue"].available:
+        pytest.skip(f"NFQUEUE: {capabilities.delay['nfqueue'].how}")
     start = access_links({"h1": FAST}, CORE)["h1"]
     network = build(1, links={"h1": start.link})
     backend = NfqueueBackend()

@@ -8,8 +8,15 @@ from dataclasses import asdict, fields, replace
 import pytest
 
 from testbed.emulation.machine import capabilities as c
-from testbed.emulation.machine.capabilities import Capabilities, can_run, choose_delay_backend, require_switch, rows
-from testbed.emulation.machine.kernel_probes import Found
+from testbed.emulation.machine.capabilities import (
+    Capabilities,
+    can_run,
+    choose_delay_backend,
+    delay_needs,
+    require_switch,
+    rows,
+)
+from testbed.emulation.machine.trying import Found
 from testbed.errors import CapabilityError, InputError
 
 YES, NO = Found(True, "tried"), Found(False, "Specified qdisc kind is unknown.", "modprobe it")
@@ -18,6 +25,7 @@ YES, NO = Found(True, "tried"), Found(False, "Specified qdisc kind is unknown.",
 def machine(**differences) -> Capabilities:
     """A machine that has everything, but for the differences."""
     found = {f.name: YES for f in fields(Capabilities) if f.type == "Found"}
+    found["delay"] = {key: differences.pop(key, YES) for key in delay_needs()}
     return Capabilities(
         **found
         | {
@@ -47,10 +55,18 @@ def test_a_backend_that_does_not_work_is_refused_with_the_one_that_does():
         choose_delay_backend(machine(netem=NO), "netem")
     assert "network.delay_backend=nfqueue" in error.value.hint
     assert "modprobe it" in error.value.hint
-    with pytest.raises(CapabilityError, match="neither netem nor NFQUEUE"):
+    with pytest.raises(CapabilityError, match="netem: Specified qdisc kind is unknown.; nfqueue: Specified"):
         choose_delay_backend(machine(netem=NO, nfqueue=NO))
     with pytest.raises(InputError, match="did you mean 'netem'"):
         choose_delay_backend(machine(), "netm")
+
+
+def test_the_switch_decides_too():
+    assert choose_delay_backend(machine(), switch="ovs") == "netem"
+    with pytest.raises(CapabilityError, match="nothing can delay packets behind switch 'ovs': netem: "):
+        choose_delay_backend(machine(netem=NO), switch="ovs")
+    with pytest.raises(InputError, match="'ovs' with delay backend 'nfqueue', which works with bridge; .*: netem"):
+        choose_delay_backend(machine(), "nfqueue", "ovs")
 
 
 def test_a_machine_with_everything_can_run():
@@ -91,7 +107,7 @@ def test_a_switch_that_does_not_work_is_refused():
 
 def test_without_root_nothing_is_tried_and_the_reason_is_root_alone(monkeypatch):
     monkeypatch.setattr(c.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(c.kernel_probes, "network", lambda: pytest.fail("tried without root"))
+    monkeypatch.setattr(c.kernel_probes, "network", lambda attempts: pytest.fail("tried without root"))
     found = c.probe()
     fine, reasons = can_run(found)
     assert not fine

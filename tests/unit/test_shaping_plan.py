@@ -110,7 +110,6 @@ def test_more_homes_than_a_bridge_has_ports():
     ("settings", "message"),
     [
         ({"switch": "bridges"}, "did you mean 'bridge'"),
-        ({"switch": "ovs", "delay_backend": "nfqueue"}, "expected delay_backend: netem, or switch: bridge"),
         ({"buffer_s": 0}, "expected more than 0"),
         ({"mtu": 100}, "expected 576 to 9000"),
     ],

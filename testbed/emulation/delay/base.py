@@ -6,10 +6,13 @@ it crosses (both neighbourhoods' when A and B are behind different ones). Loss a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
 
+from testbed.emulation.machine.trying import Found
+from testbed.processes import in_user_mode_linux
 from testbed.scenario.link_model import PathDelay
 
 
@@ -69,12 +72,74 @@ class DelayStats:
     pauses: int | None = None
 
 
+def described(delays: Mapping[str, PathDelay]) -> Iterator[str]:
+    """What a backend is told of each host, as comments."""
+    for name, d in delays.items():
+        yield (
+            f"# {name}: one-way delay up {d.up_delay_s * 1e3:.3f} ms, down {d.down_delay_s * 1e3:.3f} ms, "
+            f"deviation {d.up_jitter_s * 1e3:.3f} ms, loss {d.up_loss:.2e} each way"
+        )
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a backend asks of the machine.
+
+    key: among all needs of all backends; one that several have is tried once. name: for people (testbed doctor).
+    attempt: tries it, as root, in a network namespace that nobody else sees, with the veth pair `pa`, `pb` up.
+    remedy: the command that gets it. use: what it is for, where the backend works without it, too.
+    """
+
+    key: str
+    name: str
+    attempt: Callable[[], Found]
+    remedy: str = ""
+    use: str = ""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What the testbed has to know of a backend.
+
+    needs: of the machine; the backend works where all of them are met that have no `use` of their own.
+    switches: behind which it works. order: `auto` takes the lowest that works; order_in_uml: the same in
+    user-mode-linux, where it is another. own_queues: kinds of queueing disciplines that it puts on hosts' interfaces,
+    which are no interference. loss_after_bottleneck: packets are lost behind the receiver's bottleneck, not before it.
+    dry_run: lines for `testbed run --dry-run`, from what each home's delays are at the start.
+    """
+
+    needs: tuple[Need, ...] = ()
+    switches: tuple[str, ...] = ("bridge",)
+    order: int = 100
+    order_in_uml: int | None = None
+    own_queues: tuple[str, ...] = ()
+    loss_after_bottleneck: bool = False
+    dry_run: Callable[[Mapping[str, PathDelay]], Iterable[str]] = described
+
+    def place(self) -> int:
+        """The order that counts on this kernel."""
+        return self.order if self.order_in_uml is None or not in_user_mode_linux() else self.order_in_uml
+
+    def lacking(self, found: Mapping[str, Found]) -> list[Found]:
+        """What of the needs is not met; `found`: by key."""
+        never = Found(False, "not tried")
+        tried = [found.get(need.key, never) for need in self.needs if not need.use]
+        return [one for one in tried if not one.available]
+
+
 @runtime_checkable
 class DelayBackend(Protocol):
-    """Delays, jitter and loss for all hosts of one run."""
+    """Delays, jitter and loss for all hosts of one run.
 
+    May have `pid`, a process to be ended after a crash, and `alive`, whether it still works.
+    """
+
+    declares: ClassVar[Declaration]
     name: str
     seeded: bool  # does random loss repeat from the seed?
+
+    def __init__(self, log: Path | None = None) -> None:
+        """log: a file for what it has to say, or nothing."""
 
     def start(
         self,

@@ -15,8 +15,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from testbed.emulation.delay.base import DelayStats, HostPort, SharedPort
+from testbed.emulation.delay.base import Declaration, DelayStats, HostPort, Need, SharedPort
 from testbed.emulation.delay.netem_counters import HANDLE, NetemCounters
+from testbed.emulation.machine import trying
+from testbed.emulation.machine.trying import UML_HINT, Found
 from testbed.emulation.network import batch
 from testbed.emulation.network.namespaces import run_in
 from testbed.errors import TestbedError
@@ -124,8 +126,30 @@ class NetemBackend:
     """See `testbed.emulation.delay.base.DelayBackend`. Lags are not known: the kernel tells no one."""
 
     name = "netem"
+    declares = Declaration(
+        needs=(
+            Need("ifb", "ifb", lambda: trying.commands("ip link add fb type ifb"), f"modprobe ifb numifbs=0{UML_HINT}"),
+            Need(
+                "netem",
+                "netem",
+                lambda: trying.commands("tc qdisc add dev pb root handle 1: netem delay 10ms 1ms loss 1% limit 1000"),
+                f"modprobe sch_netem (Ubuntu: apt install linux-modules-extra-$(uname -r)){UML_HINT}",
+            ),
+            Need(
+                "netem_seed",
+                "netem seed",
+                lambda: _try_seed(),
+                "Linux 6.7 and iproute2 6.6 or newer; or network.delay_backend: nfqueue, always seeded",
+                "random loss that repeats, with netem",
+            ),
+        ),
+        switches=("bridge", "ovs"),
+        order=10,
+        own_queues=("netem", "clsact"),
+        loss_after_bottleneck=True,
+    )
 
-    def __init__(self):
+    def __init__(self, log: Path | None = None):
         self.seeded = False
         self._hosts: dict[str, HostPort] = {}
         self._shared: dict[str, SharedPort] = {}
@@ -227,3 +251,12 @@ def tc_knows_seed() -> bool:
     said = subprocess.run(["tc", "-V"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"iproute2-(?:ss)?(\d+)\.(\d+)", said)
     return bool(found) and (int(found[1]), int(found[2])) >= (6, 6)
+
+
+def _try_seed() -> Found:
+    """Kernels before 6.7 take a seed without a word, and don't keep it."""
+    found = trying.commands("tc qdisc replace dev pb root handle 2: netem delay 10ms loss 1% seed 7")
+    if not found.available:
+        return found
+    kept = "seed 7" in trying.output("tc", "qdisc", "show", "dev", "pb")
+    return Found(kept, "kept by the kernel" if kept else "the kernel ignores it")

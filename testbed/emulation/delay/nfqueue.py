@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from testbed.emulation.delay import netfilter, protocol, shared_stats
-from testbed.emulation.delay.base import DelayStats, HostPort, SharedPort
+from testbed.emulation.delay.base import Declaration, DelayStats, HostPort, Need, SharedPort
+from testbed.emulation.machine.trying import UML_HINT, Found
 from testbed.emulation.network.namespaces import enter_namespace, in_thread
 from testbed.errors import CapabilityError, TestbedError
 from testbed.scenario.link_model import PathDelay
@@ -29,6 +30,17 @@ class NfqueueBackend:
 
     name = "nfqueue"
     seeded = True
+    declares = Declaration(
+        needs=(
+            Need(
+                "nfqueue",
+                "NFQUEUE",
+                lambda: _try_queue(),
+                f"modprobe -a nfnetlink_queue xt_NFQUEUE nft_compat{UML_HINT}",
+            ),
+        ),
+        order=20,
+    )
 
     def __init__(self, log: str | os.PathLike | None = None):
         self._log = log
@@ -213,3 +225,15 @@ def _failure(answer: protocol.Failed) -> TestbedError:
         hint="the kernel needs NETFILTER_NETLINK_QUEUE and, for bridged packets, NF_TABLES with NFT_QUEUE, "
         "or BRIDGE_NETFILTER with NFT_COMPAT: modprobe -a nfnetlink_queue nft_queue, or use netem",
     )
+
+
+def _try_queue() -> Found:
+    """Read a queue and send bridged packets to it, as the delay line does."""
+    try:
+        with contextlib.closing(netfilter.open_socket()) as sock:
+            netfilter.bind_queue(sock, 0, 16)
+            rule = netfilter.add_rule(sock, "y", 1)
+            netfilter.remove_rule(sock)
+    except OSError as error:
+        return Found(False, str(error))
+    return Found(True, rule)

@@ -7,14 +7,16 @@ import os
 import platform
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
 from testbed import uml
+from testbed.emulation.delay import registry
+from testbed.emulation.delay.base import DelayBackend, Need
 from testbed.emulation.machine import kernel_probes
-from testbed.emulation.machine.kernel_probes import Found
-from testbed.errors import CapabilityError, unknown
+from testbed.emulation.machine.trying import UML_HINT, Found, output
+from testbed.errors import CapabilityError
 from testbed.processes import in_user_mode_linux, machine_memory
 from testbed.units import size
 
@@ -31,10 +33,6 @@ _KERNEL_FIELDS = (
     "clsact",
     "u32",
     "mirred",
-    "nfqueue",
-    "ifb",
-    "netem",
-    "netem_seed",
 )
 _NO_ROOT = Found(False, "not tried: needs root")
 
@@ -57,10 +55,6 @@ class Capabilities:
     clsact: Found
     u32: Found
     mirred: Found
-    nfqueue: Found
-    ifb: Found
-    netem: Found
-    netem_seed: Found
     openvswitch: Found
     memory_cgroup: Found
     mininet: Found
@@ -75,6 +69,7 @@ class Capabilities:
     cores: int
     memory_bytes: int
     available_memory_bytes: int
+    delay: dict[str, Found] = field(default_factory=dict)  # needs of delay backends, by key
 
 
 @dataclass(frozen=True)
@@ -89,52 +84,32 @@ class Row:
 
 
 # field -> (name, what needs it, whether every run does, remedy)
-_KERNEL = "; or in a kernel of its own: testbed --kernel uml …, or vagrant up"
 _ROWS: dict[str, tuple[str, str, bool, str]] = {
-    "root": ("root", "emulation", True, "sudo testbed …" + _KERNEL),
-    "network_namespaces": ("network namespaces", "hosts", True, "a kernel with CONFIG_NET_NS" + _KERNEL),
+    "root": ("root", "emulation", True, "sudo testbed …" + UML_HINT),
+    "network_namespaces": ("network namespaces", "hosts", True, "a kernel with CONFIG_NET_NS" + UML_HINT),
     "mount_namespaces": (
         "mount namespaces",
         "a hosts file for each host",
         True,
-        "a kernel and container that allow unshare" + _KERNEL,
+        "a kernel and container that allow unshare" + UML_HINT,
     ),
     "pid_namespaces": ("PID namespaces", "programs kept apart (optional)", False, "a kernel with CONFIG_PID_NS"),
     "iproute2": ("iproute2", "hosts, links and shaping", True, "apt install iproute2"),
-    "veth": ("veth", "links", True, "modprobe veth" + _KERNEL),
-    "bridge": ("Linux bridge", "switch: bridge", True, "modprobe bridge" + _KERNEL),
-    "htb": ("HTB", "rates", True, "modprobe sch_htb" + _KERNEL),
-    "bfifo": ("bfifo", "bottleneck buffers", True, "a kernel with CONFIG_NET_SCH_FIFO" + _KERNEL),
-    "fq_codel": ("fq_codel", "links.queue: fq_codel (optional)", False, "modprobe sch_fq_codel" + _KERNEL),
-    "cake": ("cake", "links.queue: cake (optional)", False, "modprobe sch_cake" + _KERNEL),
-    "clsact": ("clsact", "uplink and downlink steering", True, "modprobe sch_ingress" + _KERNEL),
-    "u32": ("u32 classifier", "uplink and downlink steering", True, "modprobe cls_u32" + _KERNEL),
-    "mirred": ("mirred action", "uplink and downlink steering", True, "modprobe act_mirred" + _KERNEL),
-    "nfqueue": (
-        "NFQUEUE",
-        "delay backend nfqueue",
-        False,
-        "modprobe -a nfnetlink_queue xt_NFQUEUE nft_compat" + _KERNEL,
-    ),
-    "ifb": ("ifb", "delay backend netem", False, "modprobe ifb numifbs=0" + _KERNEL),
-    "netem": (
-        "netem",
-        "delay backend netem",
-        False,
-        "modprobe sch_netem (Ubuntu: apt install linux-modules-extra-$(uname -r))" + _KERNEL,
-    ),
-    "netem_seed": (
-        "netem seed",
-        "random loss that repeats, with netem",
-        False,
-        "Linux 6.7 and iproute2 6.6 or newer; or network.delay_backend: nfqueue, always seeded",
-    ),
+    "veth": ("veth", "links", True, "modprobe veth" + UML_HINT),
+    "bridge": ("Linux bridge", "switch: bridge", True, "modprobe bridge" + UML_HINT),
+    "htb": ("HTB", "rates", True, "modprobe sch_htb" + UML_HINT),
+    "bfifo": ("bfifo", "bottleneck buffers", True, "a kernel with CONFIG_NET_SCH_FIFO" + UML_HINT),
+    "fq_codel": ("fq_codel", "links.queue: fq_codel (optional)", False, "modprobe sch_fq_codel" + UML_HINT),
+    "cake": ("cake", "links.queue: cake (optional)", False, "modprobe sch_cake" + UML_HINT),
+    "clsact": ("clsact", "uplink and downlink steering", True, "modprobe sch_ingress" + UML_HINT),
+    "u32": ("u32 classifier", "uplink and downlink steering", True, "modprobe cls_u32" + UML_HINT),
+    "mirred": ("mirred action", "uplink and downlink steering", True, "modprobe act_mirred" + UML_HINT),
     "openvswitch": ("Open vSwitch", "switch: ovs (optional)", False, "apt install openvswitch-switch"),
     "memory_cgroup": (
         "memory cgroup",
         "devices' memory limits",
         False,
-        "mount a cgroup file system with the memory controller" + _KERNEL,
+        "mount a cgroup file system with the memory controller" + UML_HINT,
     ),
     "mininet": ("Mininet", "testbed shell, and topologies as Mininet objects", True, "apt install mininet"),
     "torch": ("PyTorch", "training", True, "make setup"),
@@ -149,7 +124,7 @@ _ROWS: dict[str, tuple[str, str, bool, str]] = {
 
 def _iproute2() -> tuple[Found, str]:
     missing = [name for name in ("ip", "tc", "bridge", "nsenter") if not shutil.which(name)]
-    match = re.search(r"iproute2-(?:ss)?(\d[\d.]*)", kernel_probes.output("ip", "-V"))
+    match = re.search(r"iproute2-(?:ss)?(\d[\d.]*)", output("ip", "-V"))
     version = match[1].rstrip(".") if match else "unknown"
     return Found(not missing, f"version {version}" if not missing else f"no {', '.join(missing)}"), version
 
@@ -164,11 +139,11 @@ def _openvswitch(kernel: Found) -> Found:
         return Found(
             False,
             f"no {missing[0]}",
-            "" if kernel.available else ("apt install openvswitch-switch, and a kernel with openvswitch" + _KERNEL),
+            "" if kernel.available else ("apt install openvswitch-switch, and a kernel with openvswitch" + UML_HINT),
         )
     if not kernel.available:
-        return replace(kernel, remedy="modprobe openvswitch" + _KERNEL)
-    return Found(True, kernel_probes.output("ovs-vswitchd", "--version").partition("\n")[0])
+        return replace(kernel, remedy="modprobe openvswitch" + UML_HINT)
+    return Found(True, output("ovs-vswitchd", "--version").partition("\n")[0])
 
 
 def _torch() -> tuple[Found, str]:
@@ -209,12 +184,12 @@ def _root(uid_map: Path = Path("/proc/self/uid_map")) -> Found:
 
 def probe() -> Capabilities:
     """Try everything; takes some tenths of a second and leaves nothing behind."""
-    root = _root()
+    root, needs = _root(), delay_needs()
     iproute2, iproute2_version = _iproute2()
     tried: dict[str, Found] = {}
     cgroup_version, memory_cgroup = 0, _NO_ROOT
     if root.available:
-        tried = kernel_probes.network() | kernel_probes.namespaces()
+        tried = kernel_probes.network({key: n.attempt for key, n in needs.items()}) | kernel_probes.namespaces()
         cgroup_version, memory_cgroup = kernel_probes.memory_cgroup()
     otherwise = _NO_ROOT if not root.available else Found(False, "not tried: no network namespaces")
 
@@ -241,15 +216,13 @@ def probe() -> Capabilities:
         memory_bytes=memory_bytes,
         available_memory_bytes=available_memory_bytes,
         **{name: kernel(name) for name in _KERNEL_FIELDS},
+        delay={key: _with_remedy(kernel(key), need.remedy) for key, need in needs.items()},
     )
-    return replace(
-        found,
-        **{
-            field: replace(value, remedy=value.remedy or _ROWS[field][3])
-            for field in _ROWS
-            if not (value := getattr(found, field)).available
-        },
-    )
+    return replace(found, **{field: _with_remedy(getattr(found, field), row[3]) for field, row in _ROWS.items()})
+
+
+def _with_remedy(found: Found, remedy: str) -> Found:
+    return found if found.available else replace(found, remedy=found.remedy or remedy)
 
 
 def rows(caps: Capabilities) -> list[Row]:
@@ -258,6 +231,14 @@ def rows(caps: Capabilities) -> list[Row]:
         Row(name, (found := getattr(caps, field)).available, found.how, needed_for, found.remedy)
         for field, (name, needed_for, _, _) in _ROWS.items()
     ]
+    loaded, broken = registry.backends()
+    for backend, one in loaded.items():
+        listed += [
+            Row(n.name, (f := caps.delay[n.key]).available, f.how, n.use or f"delay backend {backend}", f.remedy)
+            for n in one.declares.needs
+            if n.key in caps.delay
+        ]
+    listed += [Row(name, False, said, f"delay backend {name}", "") for name, said in broken.items()]
     version = f"v{caps.cgroup_version}" if caps.cgroup_version else "none"
     cubic = "cubic" in caps.congestion_controls
     controls = " ".join(caps.congestion_controls) or "unknown"
@@ -294,40 +275,42 @@ def can_run(caps: Capabilities) -> tuple[bool, list[str]]:
         for field, (name, _, needed, _) in _ROWS.items()
         if needed and not (found := getattr(caps, field)).available
     ]
-    if not (caps.nfqueue.available or _netem_works(caps)):
-        reasons.append(
-            f"no delay backend: NFQUEUE: {caps.nfqueue.how}; netem: {caps.netem.how} "
-            f"({caps.netem.remedy or caps.ifb.remedy})"
-        )
+    try:
+        choose_delay_backend(caps)
+    except CapabilityError as error:
+        reasons.append(f"no delay backend: {error.message}")
     return not reasons, reasons
 
 
-def _netem_works(caps: Capabilities) -> bool:
-    return caps.netem.available and caps.ifb.available
+def delay_needs() -> dict[str, Need]:
+    """By key, of all backends, in the order in which they are tried."""
+    return {need.key: need for backend in registry.backends()[0].values() for need in backend.declares.needs}
 
 
-def choose_delay_backend(caps: Capabilities, asked: str = "auto") -> str:
-    """'netem' where the kernel has it (and ifb), else 'nfqueue'; or the one asked for, if it works here.
+def choose_delay_backend(caps: Capabilities, asked: str = "auto", switch: str = "bridge") -> str:
+    """The first backend that works here and behind this switch; or the one asked for, if it does.
 
     Raises:
         InputError: asked for something else. CapabilityError: it doesn't work here.
     """
-    works = {"netem": _netem_works(caps), "nfqueue": caps.nfqueue.available}
-    if asked == "auto":
-        for name, fine in works.items():
-            if fine:
-                return name
-        raise CapabilityError(
-            "this kernel has neither netem nor NFQUEUE, so nothing can delay packets", hint=caps.netem.remedy
-        )
-    if asked not in works:
-        raise unknown("network.delay_backend", "delay backend", asked, ("auto", *works))
-    if not works[asked]:
-        lacking = caps.nfqueue if asked == "nfqueue" else caps.ifb if caps.netem.available else caps.netem
-        other = next((name for name, fine in works.items() if fine), None)
-        hint = f"use --set network.delay_backend={other}, or: {lacking.remedy}" if other else lacking.remedy
-        raise CapabilityError(f"delay backend {asked!r} doesn't work here: {lacking.how}", hint=hint)
-    return asked
+    registry.check(asked, switch)
+    usable = {n: b for n, b in registry.backends()[0].items() if switch in b.declares.switches}
+    working = [name for name, backend in usable.items() if not backend.declares.lacking(caps.delay)]
+    if asked == "auto" and not working:
+        said = [f"{n}: {_lacking(caps, b)[0]}" for n, b in usable.items()]
+        hint = next((_lacking(caps, b)[1] for b in usable.values()), None)
+        raise CapabilityError(f"nothing can delay packets behind switch {switch!r}: {'; '.join(said)}", hint=hint)
+    if asked == "auto" or asked in working:
+        return working[0] if asked == "auto" else asked
+    how, remedy = _lacking(caps, registry.load(asked))
+    hint = f"use --set network.delay_backend={working[0]}, or: {remedy}" if working else remedy
+    raise CapabilityError(f"delay backend {asked!r} doesn't work here: {how}", hint=hint)
+
+
+def _lacking(caps: Capabilities, backend: type[DelayBackend]) -> tuple[str, str]:
+    """(what the system said, what helps) of what a backend lacks."""
+    lacking = backend.declares.lacking(caps.delay)
+    return "; ".join(f.how for f in lacking), "; ".join(f.remedy for f in lacking if f.remedy)
 
 
 def require_queue(caps: Capabilities, queue: str) -> None:

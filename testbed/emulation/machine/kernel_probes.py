@@ -10,64 +10,21 @@ import ctypes
 import os
 import socket
 import struct
-import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from testbed.emulation.machine.trying import Found, command, commands
 from testbed.emulation.network.namespaces import CLONE_NEWNET, in_thread
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-@dataclass(frozen=True)
-class Found:
-    """One thing that was tried. how: the command that worked, or what the system said instead."""
-
-    available: bool
-    how: str
-    remedy: str = ""
-
-
-def command(*argv: str) -> Found:
-    """Run a command; available means that it succeeded."""
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Found(False, str(error))
-    said = next((line for line in done.stderr.splitlines() if line.strip()), f"exit code {done.returncode}")
-    return Found(done.returncode == 0, " ".join(argv) if done.returncode == 0 else said.strip())
-
-
 def congestion_controls() -> tuple[str, ...]:
     """TCP's that are loaded; empty where the kernel doesn't tell."""
     listed = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
     return tuple(listed.read_text().split()) if listed.exists() else ()
-
-
-def _all(*commands: str) -> Found:
-    """Run commands in order until one fails."""
-    found = Found(True, "")
-    for line in commands:
-        found = command(*line.split())
-        if not found.available:
-            break
-    return found
-
-
-def _nfqueue() -> Found:
-    """Read a queue and send bridged packets to it, as the delay line does."""
-    from testbed.emulation.delay import netfilter
-
-    try:
-        with contextlib.closing(netfilter.open_socket()) as sock:
-            netfilter.bind_queue(sock, 0, 16)
-            rule = netfilter.add_rule(sock, "y", 1)
-            netfilter.remove_rule(sock)
-    except OSError as error:
-        return Found(False, str(error))
-    return Found(True, rule)
 
 
 def _generic_netlink_family(name: str) -> Found:
@@ -86,8 +43,8 @@ def _generic_netlink_family(name: str) -> Found:
     return Found(True, f"netlink family {name}")
 
 
-def network() -> dict[str, Found]:
-    """Which links, queueing disciplines, filters and queues work; by field of Capabilities."""
+def network(attempts: Mapping[str, Callable[[], Found]]) -> dict[str, Found]:
+    """Which links, queueing disciplines and filters work, by field of Capabilities; and the attempts, by key."""
 
     def probes() -> dict[str, Found]:
         if _libc.unshare(CLONE_NEWNET):
@@ -95,33 +52,28 @@ def network() -> dict[str, Found]:
         command("modprobe", "-q", "ifb", "numifbs=0")  # else it puts ifb0 and ifb1 into the root namespace
         found = {
             "network_namespaces": Found(True, "unshare(CLONE_NEWNET)"),
-            "veth": _all("ip link add pa type veth peer name pb", "ip link set pa up", "ip link set pb up"),
-            "bridge": _all("ip link add pbr type bridge"),
-            "ifb": _all("ip link add fb type ifb"),
-            "htb": _all(
+            "veth": commands("ip link add pa type veth peer name pb", "ip link set pa up", "ip link set pb up"),
+            "bridge": commands("ip link add pbr type bridge"),
+            "htb": commands(
                 "tc qdisc add dev pa root handle 1: htb default 1",
                 "tc class add dev pa parent 1: classid 1:1 htb rate 10mbit burst 3028b quantum 3028",
             ),
-            "bfifo": _all("tc qdisc add dev pa parent 1:1 handle 10: bfifo limit 100000"),
-            "fq_codel": _all("tc qdisc replace dev pa parent 1:1 handle 20: fq_codel limit 100 target 5ms"),
-            "cake": _all("tc qdisc replace dev pa parent 1:1 handle 30: cake unlimited besteffort memlimit 1mb"),
-            "clsact": _all("tc qdisc add dev pb clsact"),
-            "u32": _all("tc filter add dev pb egress protocol all prio 1 u32 match u32 0 0"),
-            "mirred": _all(
+            "bfifo": commands("tc qdisc add dev pa parent 1:1 handle 10: bfifo limit 100000"),
+            "fq_codel": commands("tc qdisc replace dev pa parent 1:1 handle 20: fq_codel limit 100 target 5ms"),
+            "cake": commands("tc qdisc replace dev pa parent 1:1 handle 30: cake unlimited besteffort memlimit 1mb"),
+            "clsact": commands("tc qdisc add dev pb clsact"),
+            "u32": commands("tc filter add dev pb egress protocol all prio 1 u32 match u32 0 0"),
+            "mirred": commands(
                 "tc filter add dev pb ingress protocol all prio 1 u32 match u32 0 0 "
                 "action mirred egress mirror dev pa drop"
             ),
-            "netem": _all("tc qdisc add dev pb root handle 1: netem delay 10ms 1ms loss 1% limit 1000"),
             "openvswitch_kernel": _generic_netlink_family("ovs_datapath"),
-            "nfqueue": _nfqueue(),
         }
-        seeded = _all("tc qdisc replace dev pb root handle 2: netem delay 10ms loss 1% seed 7")
-        shown = output("tc", "qdisc", "show", "dev", "pb")
-        found["netem_seed"] = (
-            seeded
-            if not seeded.available
-            else Found("seed 7" in shown, "kept by the kernel" if "seed 7" in shown else "the kernel ignores it")
-        )
+        for key, attempt in attempts.items():
+            try:
+                found[key] = attempt()
+            except Exception as error:  # whatever a backend's own code may raise
+                found[key] = Found(False, str(error) or type(error).__name__)
         return found
 
     return in_thread(probes)
@@ -166,11 +118,3 @@ def _try_cgroup(root: Path, limit: str, version: int) -> Found:
     finally:
         with contextlib.suppress(OSError):
             probe.rmdir()
-
-
-def output(*argv: str) -> str:
-    """What a command prints, or '' when it can't run."""
-    try:
-        return subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""

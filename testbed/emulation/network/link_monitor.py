@@ -11,7 +11,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from testbed.emulation.network.notices import (
 READ_ANEW_S = 5.0
 _WAIT_S = 0.2
 _RATE_TOLERANCE = 1e-3  # the kernel counts whole bytes a second
-_CLSACT, _NETEM = "clsact", "netem"
+_CLSACT = "clsact"
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class LinkMonitor:
     Args:
         network: a started EmulatedNetwork (what is needed of it: hosts, shared, expected, net_namespace).
         on_found: takes each Interference once, in that thread.
-        delay_backend: 'netem' changes qdiscs of its own.
+        own_queues: kinds of queueing disciplines that the delay backend puts and changes.
     """
 
-    def __init__(self, network: Any, on_found: Callable[[Interference], None], *, delay_backend: str = "nfqueue"):
+    def __init__(self, network: Any, on_found: Callable[[Interference], None], *, own_queues: Collection[str] = ()):
         self._expected: Expectations = network.expected
         self._namespace = network.net_namespace
         self._on_found = on_found
-        self._netem = delay_backend == "netem"
+        self._own_queues = own_queues
         self._places: dict[str, _Place] = {}
         for name, host in network.hosts.items():
             self._places[host.port] = _Place(name, "", host.port)
@@ -207,7 +207,7 @@ class LinkMonitor:
         )
 
     def _judge_queue(self, place: _Place, now: QueueNotice) -> None:
-        if self._netem and now.kind in (_NETEM, _CLSACT):
+        if now.kind in self._own_queues:
             return
         if place.interface not in self._shaped or now.handle not in (ROOT_HANDLE, BUFFER_HANDLE):
             if now.kind not in ("noqueue", "ingress", _CLSACT, "") or now.gone:

@@ -11,6 +11,7 @@ from typing import Any
 
 from testbed.cluster import LinkState
 from testbed.cluster.model import SERVER
+from testbed.emulation.delay import registry
 from testbed.emulation.delay.base import DelayBackend
 from testbed.emulation.machine.capabilities import Capabilities, choose_delay_backend, require_queue
 from testbed.emulation.network.emulated import EmulatedNetwork
@@ -48,7 +49,7 @@ class ShapedNetwork:
     ):
         self.state, self.setup = state, setup
         self.topology, self.tdf = setup.topology, setup.settings.tdf
-        self.backend_name = choose_delay_backend(caps, setup.settings.delay_backend)
+        self.backend_name = choose_delay_backend(caps, setup.settings.delay_backend, setup.settings.switch)
         self._settings = replace(setup.wiring, delay_backend=self.backend_name)
         require_queue(caps, setup.settings.queue)
         self._on_cross_traffic = on_cross_traffic
@@ -67,7 +68,7 @@ class ShapedNetwork:
             rates = {home: a.link for home, a in links.items()}
             self.network = EmulatedNetwork(self.state, dilated(self.topology, self.tdf), rates, self._settings)
             stack.enter_context(self.network)
-            self.backend = make_backend(self.backend_name, self._log_dir)
+            self.backend = registry.load(self.backend_name)(self._log_dir / "delay-line.log" if self._log_dir else None)
             stack.callback(self.backend.stop)
             self._start_backend(links)
             if self.setup.cross_traffic:
@@ -172,14 +173,3 @@ class ShapedNetwork:
 def live_folder(run_id: str) -> Path:
     """Where a live network describes itself to other processes."""
     return STATE_DIR / f"{run_id}.live"
-
-
-def make_backend(name: str, log_dir: Path | None) -> DelayBackend:
-    """The delay backend of that name."""
-    if name == "netem":
-        from testbed.emulation.delay.netem import NetemBackend
-
-        return NetemBackend()
-    from testbed.emulation.delay.nfqueue import NfqueueBackend
-
-    return NfqueueBackend(log=log_dir / "delay-line.log" if log_dir else None)
