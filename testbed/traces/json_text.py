@@ -15,7 +15,58 @@ def _constant(name: str) -> None:
     return None  # NaN, Infinity: no value
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant)
+class RepeatedKey(ValueError):
+    """A key that stands more than once in one JSON object, with different values, was asked for."""
+
+
+class Repeated(dict):
+    """A JSON object with equal keys: what such a key means can't be told, so that asking for it is an error.
+
+    repeated: each such key with all its values, for a format that can tell them apart.
+    """
+
+    repeated: dict[str, list]
+
+    def _check(self, key) -> None:
+        if key in self.repeated:
+            shown = ", ".join(json.dumps(v)[:30] for v in self.repeated[key][:3])
+            raise RepeatedKey(f"{key!r} stands {len(self.repeated[key])} times in one object ({shown})")
+
+    def __getitem__(self, key):
+        self._check(key)
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self._check(key)
+        return super().get(key, default)
+
+    def items(self):
+        for key in self.repeated:
+            self._check(key)
+        return super().items()
+
+    def values(self):
+        self.items()
+        return super().values()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict:
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    every: dict[str, list] = {}
+    for key, item in pairs:
+        every.setdefault(key, []).append(item)
+    repeated = {key: items for key, items in every.items() if any(item != items[0] for item in items[1:])}
+    if not repeated:
+        return value
+    out = Repeated(value)
+    out.repeated = repeated
+    return out
+
+
+_DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=_object)
+_LENIENT = json.JSONDecoder(parse_constant=_constant)  # recognises a format; it reads no value
 
 
 def from_sample(sample: Sample) -> Any:
@@ -24,13 +75,13 @@ def from_sample(sample: Sample) -> Any:
     if text[:1] not in ("{", "["):
         return None
     try:
-        return _DECODER.decode(text)
+        return _LENIENT.decode(text)
     except (ValueError, RecursionError):
         pass
     found, at = [], 0
     while at < len(text) and len(found) < 50:
         try:
-            value, at = _DECODER.raw_decode(text, at)
+            value, at = _LENIENT.raw_decode(text, at)
         except (ValueError, RecursionError):
             break
         found.append(value)
@@ -49,7 +100,7 @@ def _beginning(text: str) -> Any:
             while at < len(text) and text[at] in " \r\n\t,":
                 at += 1
             try:
-                value, at = _DECODER.raw_decode(text, at)
+                value, at = _LENIENT.raw_decode(text, at)
             except (ValueError, RecursionError):
                 break
             found.append(value)
@@ -64,13 +115,13 @@ def _first_keys(text: str) -> dict[str, Any] | None:
         while at < len(text) and text[at] in " \r\n\t,":
             at += 1
         try:
-            key, at = _DECODER.raw_decode(text, at)
+            key, at = _LENIENT.raw_decode(text, at)
         except (ValueError, RecursionError):
             break
         while at < len(text) and text[at] in " \r\n\t:":
             at += 1
         try:
-            out[str(key)], at = _DECODER.raw_decode(text, at)
+            out[str(key)], at = _LENIENT.raw_decode(text, at)
         except (ValueError, RecursionError):
             # a value longer than the sample: the document goes on within it
             out[str(key)] = _beginning(text[at:]) if text[at : at + 1] in ("{", "[") and text[at:] else None
@@ -178,7 +229,10 @@ def get(value: Any, *path: str) -> Any:
         if key in value:
             value = value[key]
             continue
-        value = next((v for k, v in value.items() if k.lower() == key.lower()), None)
+        alike = [k for k in value if k.lower() == key.lower()]
+        if len({json.dumps(dict.get(value, k), default=str) for k in alike}) > 1:
+            raise RepeatedKey(f"{' and '.join(map(repr, alike))} stand in one object with different values")
+        value = value[alike[0]] if alike else None
     return value
 
 

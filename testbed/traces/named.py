@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from testbed.errors import InputError
 from testbed.traces import units_of
-from testbed.traces.infer import column_factor
+from testbed.traces.infer import KEYS, column_factor, speaks_of_a_rate
 from testbed.traces.names import Named, is_personal, private, recognise
+from testbed.traces.numbers import number, with_unit
 from testbed.traces.plan import EVEN, RELATIVE, STAMP, TIME_OF_DAY, Column, Plan, TimeColumns
 from testbed.traces.records import FIELDS
 from testbed.traces.report import Report
@@ -15,7 +18,7 @@ from testbed.traces.times import is_stamp, is_time_of_day
 
 def has_rate(layout: Layout) -> bool:
     """Whether the header names a download or an upload."""
-    return any(n.field in ("down_bps", "up_bps") for n in recognise(layout.header))
+    return any(n.field in ("down_bps", "up_bps") for n in recognise(layout.header, layout.rows[:50]))
 
 
 def plan_by_names(layout: Layout, options, report: Report) -> Plan:
@@ -24,14 +27,14 @@ def plan_by_names(layout: Layout, options, report: Report) -> Plan:
     Raises:
         InputError: no rate among the columns, or units that can't be told.
     """
-    named = {n.field: n for n in recognise(layout.header)}
+    named = {n.field: n for n in recognise(layout.header, layout.rows[:50])}
     if "down_bps" not in named and "up_bps" not in named:
         raise report.error(
             f"names no download and no upload among its columns ({', '.join(layout.header[:12])})",
             hint="name the columns: --map download=COLUMN:UNIT …; see docs/traces.md",
         )
     comma = decimal_comma(layout, [named[f].index for f in FIELDS if f in named])
-    columns = tuple(_column(named[f], layout, report, comma) for f in FIELDS if f in named)
+    columns = tuple(_column(named[f], layout, report, comma, named) for f in FIELDS if f in named)
     time = _time(named, layout, options, report)
     homes = (named["home"].index,) if "home" in named else ()
     alias = "home" if homes and is_personal(named["home"].name) else None
@@ -59,15 +62,33 @@ def decimal_comma(layout: Layout, indices: list[int]) -> bool:
     return any("," in cell and "." not in cell for cell in cells)
 
 
-def _column(named: Named, layout: Layout, report: Report, comma: bool) -> Column:
+def _column(named: Named, layout: Layout, report: Report, comma: bool, every: dict[str, Named]) -> Column:
     if named.unit is not None:
         factor = units_of.factor(named.field, named.unit)
         if factor is None:
             raise report.error(f"{named.unit!r} is no unit of {named.name!r}", column=named.name)
-    else:
-        cells = [row[named.index] for row in layout.rows if named.index < len(row)]
-        factor = column_factor(named.field, named.name, cells, report, comma)
+        return Column(named.field, named.index, factor, named.name)
+    cells = [row[named.index] for row in layout.rows if named.index < len(row)]
+    beside = [n for n in every.values() if n.field in FIELDS and n.field != named.field]
+    speed_test = any(n.field in ("rtt_s", "jitter_s") or n.unit or speaks_of_a_rate(n.name) for n in beside)
+    hint = f"state it: {stated(every, layout)}"
+    factor = column_factor(named.field, named.name, cells, report, comma, speed_test=speed_test, hint=hint)
     return Column(named.field, named.index, factor, named.name)
+
+
+def stated(named: dict[str, Named], layout: Layout) -> str:
+    """The options that say what each column is, with UNIT where the file does not."""
+    parts = []
+    if "time" in named:
+        parts.append("time=" + named["time"].name + (f"+{named['clock'].name}" if "clock" in named else ""))
+    for field in FIELDS:
+        if field in named:
+            cells = [row[named[field].index] for row in layout.rows if named[field].index < len(row)]
+            own = named[field].unit is None and any(map(with_unit, cells))
+            parts.append(f"{KEYS[field]}={named[field].name}" + ("" if own else f":{named[field].unit or 'UNIT'}"))
+    if "home" in named:
+        parts.append(f"home={named['home'].name}")
+    return " ".join(f"--map '{part}'" if re.search(r"[^\w=:+/%.-]", part) else f"--map {part}" for part in parts)
 
 
 def _time(named: dict[str, Named], layout: Layout, options, report: Report) -> TimeColumns:
@@ -94,8 +115,23 @@ def time_columns(cells: list[str], index: int, second: int, unit: str | None, na
     factor = units_of.time_factor(unit) if unit else None
     if factor is None:
         factor = 1.0
+        values = [v for v in map(_plain_number, good) if v is not None]
+        steps = [b - a for a, b in zip(values, values[1:]) if b > a]
+        if steps and min(steps) >= 1000 and all(v % 1000 == 0 for v in values):
+            raise report.error(
+                f"does not state the unit of {name!r}, and whole thousands such as {values[-1]:g} could be ms or s",
+                hint=f"state it: --map time={name}:UNIT (with the other columns)",
+            )
+        report.guess(f"{name} is in seconds")
         report.warn(f"the unit of {name!r} is not stated: read as seconds; --map states another")
     return TimeColumns(RELATIVE, index, factor=factor, label=name)
+
+
+def _plain_number(cell: str) -> float | None:
+    try:
+        return number(cell)
+    except ValueError:
+        return None
 
 
 def _sparse(layout: Layout, columns: tuple[Column, ...]) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from testbed.traces import units_of
+from testbed.traces.numbers import with_unit
 
 
 def _words_of(text: str) -> tuple[str, ...]:
@@ -42,6 +45,8 @@ _FIELDS = {
         "email"
     ),
 }
+_AVERAGES = ("average", "avg", "mean", "time", "ms")
+_CLOSE = {field: [name.replace(" ", "") for name in names] for field, names in _FIELDS.items()}
 _PRIVATE = re.compile(
     r"^(?:lat|lon|lng|long)$"
     r"|(?:^|[ _])(?:ip|ips|ipv4|ipv6|address|addr|isp|isprv|ipext|iphost|share|url|link|latitude|longitude"
@@ -68,8 +73,12 @@ class Named:
     name: str
 
 
-def recognise(header: tuple[str, ...]) -> list[Named]:
-    """The columns of a header whose names are known; of several for one quantity, one with a unit."""
+def recognise(header: tuple[str, ...], rows: Sequence[Sequence[str]] = ()) -> list[Named]:
+    """The columns of a header whose names are known; of several for one quantity, one with a unit.
+
+    rows: of a sample. A column whose cells state their unit ('15ms', '0.0%', '8.2 Mb/s') is known by a name that is
+    nearly right, too ('packketloss'), and one of delays by 'average'.
+    """
     found: dict[str, Named] = {}
     for index, name in enumerate(header):
         named = _one(index, name)
@@ -80,7 +89,29 @@ def recognise(header: tuple[str, ...]) -> list[Named]:
             found.setdefault("clock", Named("clock", index, None, name))
         elif known is None or (known.unit is None and named.unit is not None):
             found[named.field] = named
+    taken = {named.index for named in found.values()}
+    for index, name in enumerate(header):
+        if index not in taken and len(name) <= LONGEST_NAME:
+            field = _by_cells(name, [row[index] for row in rows if index < len(row)])
+            if field is not None:
+                found.setdefault(field, Named(field, index, None, name))
     return list(found.values())
+
+
+def _by_cells(name: str, cells: list[str]) -> str | None:
+    """The quantity of a column by the units of its cells and a name that is nearly one of a quantity's."""
+    units = [pair[1] for pair in map(with_unit, cells) if pair]
+    if not units or len(units) < 0.5 * sum(bool(cell.strip()) for cell in cells):
+        return None
+    plain = _words(name)
+    for field, factor in units_of.FACTORS.items():
+        if factor(units[0]) is None:
+            continue
+        if field == "rtt_s" and plain in _AVERAGES:
+            return field
+        if difflib.get_close_matches(plain.replace(" ", ""), _CLOSE[field], n=1, cutoff=0.8):
+            return field
+    return None
 
 
 def private(header: tuple[str, ...], used: set[int]) -> list[str]:

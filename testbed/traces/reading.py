@@ -10,6 +10,7 @@ from testbed.traces import formats
 from testbed.traces.assemble import ALIGNMENTS, assemble
 from testbed.traces.availability import Availability
 from testbed.traces.formats import Format, Options
+from testbed.traces.json_text import RepeatedKey
 from testbed.traces.links import LinkTrace
 from testbed.traces.records import LinkRecords
 from testbed.traces.report import Report
@@ -176,6 +177,8 @@ def _read_group(group, settings: Options, report: Report) -> tuple[dict, list[In
                 labels = records.labels
                 found.read(source, replace(settings, home=settings.home or found.family), records)
                 records.labels = labels
+        except RepeatedKey as error:
+            wrong.append(report.error(str(error), hint="which of them is meant can't be told: remove one"))
         except RecursionError:
             wrong.append(report.error("is nested too deeply"))
         except MemoryError:

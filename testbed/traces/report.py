@@ -25,6 +25,7 @@ class Report:
     notes: properties of the file that need no repair (byte order mark, compression, time zone read as UTC …).
     assumed: quantities that the format does not carry at all, with the value used in their place.
     warnings: what a reader should look at before trusting the values.
+    guessed: what the file does not state (units), and what was taken for it on the evidence of its values.
     dropped: personal data in the file that is not carried over (addresses, coordinates, names …).
     """
 
@@ -38,6 +39,7 @@ class Report:
     assumed: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
+    guessed: list[str] = field(default_factory=list)
 
     def place(self, line: int | None = None, column: str | None = None) -> str:
         """'a.csv line 7, column download'."""
@@ -72,6 +74,20 @@ class Report:
             where = f"line {line}" if line is not None else ""
             entry.examples.append(": ".join(part for part in (where, detail) if part))
 
+    def guess(self, text: str) -> None:
+        """Keep what the file does not state and its values tell; in strict mode refuse it.
+
+        Raises:
+            InputError: when `strict`.
+        """
+        self.repair("units that the file does not state: told from the values", text)
+        self.tell_guess(text)
+
+    def tell_guess(self, text: str) -> None:
+        """Keep what a format's shape says, but not the file itself: no repair, but shown."""
+        if text not in self.guessed:
+            self.guessed.append(text)
+
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
@@ -95,6 +111,7 @@ class Report:
             "repairs": {k: {"count": r.count, "examples": r.examples} for k, r in self.repairs.items()},
             "notes": self.notes,
             "assumed": self.assumed,
+            "guessed": self.guessed,
             "warnings": self.warnings,
             "dropped": self.dropped,
         }

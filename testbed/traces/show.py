@@ -31,6 +31,8 @@ def show_report(report: dict, console: Console) -> None:
         console.print(Text(f"  note: {note}", style="dim"))
     for quantity, value in report["assumed"].items():
         console.print(Text(f"  assumed, since the file does not say: {quantity} = {value}"))
+    for text in report["guessed"]:
+        console.print(Text(f"  guessed from the values: {text}", style="yellow"))
     for kind, repair in report["repairs"].items():
         line = Text(f"  repaired {repair['count']}x: {kind}", style="yellow")
         examples = "; ".join(e for e in repair["examples"] if e)

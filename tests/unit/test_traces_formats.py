@@ -447,14 +447,16 @@ def test_forcing_the_wrong_two_column_format_warns(tmp_path):
 
 def test_rates_of_unknown_unit_are_refused_where_two_fit(tmp_path):
     (tmp_path / "x.csv").write_text(
-        "timestamp,download,upload\n2024-01-01 00:00:00,90000,9000\n2024-01-01 01:00:00,80000,8000\n"
+        "timestamp,download,upload,ping\n2024-01-01 00:00:00,90000,9000\n2024-01-01 01:00:00,80000,8000\n"
     )  # kbit/s, or bytes/s?
     with pytest.raises(InputError, match="could be more than one"):
         read_links(tmp_path / "x.csv")
 
 
 def test_rates_of_unknown_unit_are_told_with_a_warning(tmp_path):
-    (tmp_path / "x.csv").write_text("timestamp,download,upload\n2024-01-01 00:00:00,90,9\n2024-01-01 01:00:00,80,8\n")
+    (tmp_path / "x.csv").write_text(
+        "timestamp,download,upload,ping\n2024-01-01 00:00:00,90,9.5,11\n2024-01-01 01:00:00,80.5,8,12.5\n"
+    )
     report = Report()
     assert read_links(tmp_path / "x.csv", report=report)["x"].at(0).down_bps == 90e6
     assert any("'download' is not stated: read as Mbit/s" in w for w in report.warnings)
@@ -563,7 +565,7 @@ def test_kinds_are_not_mixed_up():
 
 def test_directory_of_files_gives_a_home_each(tmp_path):
     for k in range(3):
-        (tmp_path / f"trace_{k}.log").write_text("".join(f"{t}\t{k + 1 + t / 10}\n" for t in range(5)))
+        (tmp_path / f"trace_{k}.log").write_text("".join(f"{t}\t{k + 1 + t / 10:.4f}\n" for t in range(5)))
     (tmp_path / "README.md").write_text("about")
     traces = read_links(tmp_path)
     assert {n: t.at(0).down_bps for n, t in traces.items()} == {"trace_0": 1e6, "trace_1": 2e6, "trace_2": 3e6}

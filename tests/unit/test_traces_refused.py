@@ -97,7 +97,7 @@ def test_such_a_time_in_a_long_file_read_in_bulk(tmp_path):
     [
         (
             "0 2.5\n1 2.5\n2 2.5\n1e300 2.5\n4 2.5\n" + "".join(f"{t} 2.5\n" for t in range(5, 60)),
-            {},
+            {"format": "pensieve"},
             "line 4, column time: 1e",
         ),
         (

@@ -1,6 +1,7 @@
 """iperf3 `-J`: one rate an interval in bits_per_second, RTT in µs (sender), jitter in ms and loss in % (UDP).
 
-The direction is the client's: a plain test is an upload, `-R` a download, `--bidir` both.
+The direction is the client's: a plain test is an upload, `-R` a download, `--bidir` both. iperf3 3.7 to 3.10
+writes the key "sum" twice in each interval of `--bidir`, which "sender" tells apart.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.traces.formats import Format, Options
-from testbed.traces.json_text import get, number_at, objects
+from testbed.traces.json_text import Repeated, RepeatedKey, get, number_at, objects
 from testbed.traces.records import NAN, LinkRecords
 from testbed.traces.source import Sample, Source
 
@@ -60,6 +61,8 @@ def _document(document: dict, records: LinkRecords, home: str, report, line) -> 
     for k, interval in enumerate(intervals):
         try:
             _interval(interval, start, reverse, records, home, line)
+        except RepeatedKey:
+            raise
         except (ValueError, TypeError) as error:
             report.rows += 1
             report.repair("unreadable intervals dropped", f"interval {k + 1}: {str(error)[:80]}", line)
@@ -80,7 +83,7 @@ def _document(document: dict, records: LinkRecords, home: str, report, line) -> 
 
 
 def _interval(interval: Any, start: float, reverse: bool, records: LinkRecords, home: str, line) -> None:
-    total = get(interval, "sum")
+    total, back = _sums(interval)
     if total is None:
         streams = get(interval, "streams") or []
         if not streams:
@@ -91,7 +94,6 @@ def _interval(interval: Any, start: float, reverse: bool, records: LinkRecords, 
     rate, at = number_at(total, "bits_per_second"), number_at(total, "start")
     if rate is None or at is None:
         raise ValueError("has no bits_per_second or no start")
-    back = number_at(interval, "sum_bidir_reverse", "bits_per_second")
     rtts = [r for r in (number_at(s, "rtt") for s in get(interval, "streams") or []) if r]
     down, up = (rate, NAN) if reverse else (NAN if back is None else back, rate)
     jitter, loss = number_at(total, "jitter_ms"), number_at(total, "lost_percent")
@@ -105,6 +107,16 @@ def _interval(interval: Any, start: float, reverse: bool, records: LinkRecords, 
         NAN if jitter is None else jitter / 1e3,
         NAN if loss is None else loss / 1e2,
     )
+
+
+def _sums(interval: Any) -> tuple[Any, float | None]:
+    """The interval's sum, and the rate of the other direction where the test has both."""
+    if isinstance(interval, Repeated) and "sum" in interval.repeated:
+        sums = {get(total, "sender"): total for total in interval.repeated["sum"]}
+        if set(sums) != {True, False} or len(interval.repeated["sum"]) != 2:
+            raise RepeatedKey("'sum' stands more than once, and 'sender' does not tell which is which")
+        return sums[True], number_at(sums[False], "bits_per_second")
+    return get(interval, "sum"), number_at(interval, "sum_bidir_reverse", "bits_per_second")
 
 
 FORMATS = (Format("iperf3-json", "links", "iperf3 results (-J)", detect, read, family="iperf3"),)

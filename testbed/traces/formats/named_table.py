@@ -34,7 +34,7 @@ def read_mapped(source: Source, options: Options, records: LinkRecords | None = 
 
 
 def _objects(sample: Sample) -> list[dict]:
-    values = sample.json if isinstance(sample.json, list) else []
+    values = sample.json if isinstance(sample.json, list) else [sample.json]
     return [v for v in values if isinstance(v, dict) and not any(isinstance(x, (dict, list)) for x in v.values())]
 
 

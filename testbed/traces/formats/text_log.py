@@ -7,7 +7,7 @@ import re
 import statistics
 
 from testbed.traces.formats import Format, Options
-from testbed.traces.infer import column_factor
+from testbed.traces.infer import column_factor, speaks_of_a_rate
 from testbed.traces.records import NAN, LinkRecords
 from testbed.traces.source import Sample, Source
 from testbed.traces.times import Clock
@@ -117,8 +117,10 @@ def _factors(sample: Sample, report) -> dict[str, float]:
         for field, value, unit in _found(line):
             if not unit or unit_factor(field, unit) is None:
                 bare.setdefault(field, []).append(value)
+    words = {field for line in sample.lines for field, _, _ in _found(line)}
+    speed_test = bool(words & {"rtt_s", "jitter_s"}) or any(speaks_of_a_rate(line[:LONGEST]) for line in sample.lines)
     return {
-        field: column_factor(field, field, [f"{v:g}" for v in values], report) or NAN
+        field: column_factor(field, field, [f"{v:.12g}" for v in values], report, speed_test=speed_test) or NAN
         for field, values in bare.items()
         if values and statistics.median(values) >= 0
     }

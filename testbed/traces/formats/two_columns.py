@@ -2,6 +2,10 @@
 and kbit/s; which one a file is, its steps and values tell (a second's step and 2.5 against 400 and 3168.6).
 
 One direction: the download. A throughput of 0 is an outage.
+
+Two bare columns may be anything. They are taken for throughput where the values were computed (three decimals or
+more, as a division leaves them) or jump as throughput does; whole numbers (counts, ids, bytes) and readings that
+move slowly (temperatures) are left to --format.
 """
 
 from __future__ import annotations
@@ -16,6 +20,10 @@ from testbed.traces.source import Sample, Source
 from testbed.traces.tabular import TableReader
 from testbed.traces.times import EARLIEST
 
+FRACTIONS = 0.02  # share of values with a fraction
+COMPUTED = 0.3  # share of values with three decimals or more
+JUMP = 0.1  # mean change between rows, as a share of the mean
+RANGE = 2.0  # largest to smallest value
 _DELIMITERS = ("\t", " ", ",", ";", "blanks")
 
 
@@ -43,6 +51,19 @@ def _pairs(sample: Sample) -> list[tuple[float, float]] | None:
     return out
 
 
+def _measured(sample: Sample, pairs: list[tuple[float, float]]) -> bool:
+    """Whether the values look like throughput, not like counts or slow readings."""
+    values = [y for _, y in pairs]
+    if sum(y != int(y) for y in values) < FRACTIONS * len(values):
+        return False
+    long = sum(len(row[-1].strip().rpartition(".")[2]) >= 3 for row in sample.layout.rows if "." in row[-1])
+    if long >= COMPUTED * len(values):
+        return True
+    jump = statistics.mean(abs(b - a) for a, b in zip(values, values[1:])) / (statistics.mean(values) or 1.0)
+    low = min((y for y in values if y > 0), default=0.0)
+    return jump >= JUMP and (max(values) >= RANGE * low or low >= 50)
+
+
 def _is_oboe(pairs: list[tuple[float, float]]) -> bool | None:
     """True for ms and kbit/s, False for s and Mbit/s, None when it could be either."""
     steps = [b[0] - a[0] for a, b in zip(pairs, pairs[1:])]
@@ -54,25 +75,16 @@ def _is_oboe(pairs: list[tuple[float, float]]) -> bool | None:
     return None
 
 
-def _whole_numbers(pairs) -> bool:
-    return all(y == int(y) and y < 1000 for _, y in pairs)
-
-
 def detect_pensieve(sample: Sample) -> float:
     pairs = _pairs(sample)
     if pairs is None or _is_oboe(pairs) is not False or pairs[0][0] > EARLIEST:
         return 0.0
-    # node counts over hours look alike: whole numbers that stay the same at one time
-    return 0.6 if not _stepwise(pairs) else 0.0
+    return 0.6 if _measured(sample, pairs) else 0.0
 
 
 def detect_oboe(sample: Sample) -> float:
     pairs = _pairs(sample)
-    return 0.6 if pairs is not None and _is_oboe(pairs) else 0.0
-
-
-def _stepwise(pairs) -> bool:
-    return _whole_numbers(pairs) and any(a[0] == b[0] for a, b in zip(pairs, pairs[1:]))
+    return 0.6 if pairs is not None and _is_oboe(pairs) and _measured(sample, pairs) else 0.0
 
 
 def _reader(time_factor: float, rate_factor: float, unit: str):
@@ -84,6 +96,7 @@ def _reader(time_factor: float, rate_factor: float, unit: str):
             width=2,
             zero="outage",
         )
+        source.report.tell_guess(f"two columns without names are {unit}, the download")
         records = TableReader(source, options, layout, plan, records).read()
         first = min((rows.times[0] for rows in records.homes.values() if len(rows.times)), default=0.0)
         if first > 0:  # a piece cut from a longer trace keeps that one's times
