@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.emulation import state
-from testbed.emulation.network import names, namespaces
+from testbed.emulation.kernel import names, namespaces
 from testbed.emulation.process.cgroups import PARENT as GROUPS
 from testbed.emulation.state import RunState
 from testbed.errors import InputError, unknown

@@ -17,10 +17,10 @@ from testbed.cluster.model import SERVER
 from testbed.emulation import cleanup
 from testbed.emulation.machine.capabilities import Capabilities
 from testbed.emulation.network.link_monitor import Interference, LinkMonitor
-from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.probing.probes import probe_links
 from testbed.emulation.process.workers import WorkerPool
 from testbed.emulation.schedule.churn import ChurnController
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.emulation.state import RunState
 from testbed.errors import TestbedError
 from testbed.measurement.host_monitor import HostMonitor

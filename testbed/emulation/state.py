@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from testbed.emulation.network import names
+from testbed.emulation.kernel import names
 from testbed.errors import CapabilityError
 from testbed.processes import start_time
 

@@ -20,7 +20,7 @@ from testbed.measurement.run_folder import RunFolder
 from testbed.scenario.run import Progress, RunResult, Scenario, Sink
 from testbed.signals import Interrupted, interruptible
 
-_PACKAGES = ("torch", "numpy", "pyzmq", "msgspec", "pyroute2", "scapy", "pandas", "pydantic")
+_PACKAGES = ("torch", "numpy", "pyzmq", "msgspec", "scapy", "pandas", "pydantic")
 
 
 def record(

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from testbed import units
-from testbed.emulation.machine.calibration import PacketCost, WorkShape, compute_capacity, others_busy, packet_cost
+from testbed.emulation.calibration import PacketCost, WorkShape, compute_capacity, others_busy, packet_cost
 from testbed.emulation.machine.capabilities import Capabilities
 from testbed.experiment.setup import RunSetup
 from testbed.measurement.host_monitor import memory

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from testbed.cluster import LinkState
 from testbed.emulation import cleanup
-from testbed.emulation.network.shaped import HOSTS_FILE, ShapedNetwork, live_folder
+from testbed.emulation.shaped import HOSTS_FILE, ShapedNetwork, live_folder
 from testbed.emulation.state import STATE_DIR, RunState, process_value
 from testbed.errors import InputError
 from testbed.experiment.loading import LoadedExperiment, find_experiment

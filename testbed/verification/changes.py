@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from testbed.cluster import LinkState
-from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.schedule.replay import Replayer, ReplayPlan
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.measurement.thresholds import Thresholds
 from testbed.scenario.link_model import access_links
 from testbed.verification.rows import Row, judged, retry_each

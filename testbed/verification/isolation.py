@@ -13,9 +13,9 @@ import numpy as np
 
 from testbed.cluster import LinkState
 from testbed.cluster.model import SERVER
-from testbed.emulation.network.namespaces import inside
-from testbed.emulation.network.shaped import ShapedNetwork
+from testbed.emulation.kernel.namespaces import inside
 from testbed.emulation.probing.echoes import echo_rtts
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.measurement.thresholds import Thresholds
 from testbed.scenario.cross_traffic import Stream
 from testbed.verification.rows import Row, judged, retry_each, unjudged

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from testbed.cluster.model import SERVER
-from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.probing.echoes import echo_rtts
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.measurement.thresholds import Thresholds
 from testbed.verification.effort import Effort, Say
 from testbed.verification.rows import Row, flat, judged, retry_each, unjudged

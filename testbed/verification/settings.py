@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from testbed.cluster import LinkState
 from testbed.cluster.model import SERVER
-from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.network.shaping import Shape
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.scenario.link_model import FRAME_BYTES, GOODPUT_BYTES, access_link, server_delay
 from testbed.verification.trains import Path
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from testbed.cluster import LinkState
-from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.probing.probes import probe_links
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.measurement.thresholds import Thresholds
 from testbed.scenario.link_model import GOODPUT_BYTES
 from testbed.verification.effort import Effort, Say

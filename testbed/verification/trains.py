@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from testbed.emulation.network.namespaces import inside
-from testbed.emulation.network.socket_options import SO_RCVBUFFORCE, SO_SNDBUFFORCE, UDP_SEGMENT, stamp, stamp_packets
+from testbed.emulation.kernel.namespaces import inside
+from testbed.emulation.kernel.socket_options import SO_RCVBUFFORCE, SO_SNDBUFFORCE, UDP_SEGMENT, stamp, stamp_packets
 from testbed.scenario.link_model import FRAME_BYTES, GOODPUT_BYTES, MTU
 
 _UDP_HEADERS = 28

@@ -14,7 +14,7 @@ from typing import Any
 from testbed import __version__
 from testbed.emulation import cleanup
 from testbed.emulation.machine.capabilities import Capabilities
-from testbed.emulation.network.shaped import ShapedNetwork
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.emulation.state import RunState
 from testbed.errors import InputError
 from testbed.experiment.loading import LoadedExperiment

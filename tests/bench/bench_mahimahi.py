@@ -32,8 +32,8 @@ from bench_delay import RTT_S, pump, report, rtt_errors_ms, shaped
 from testbed.cluster import Link, LinkState
 from testbed.cluster.model import SERVER
 from testbed.emulation.delay.base import DelayBackend
+from testbed.emulation.kernel.namespaces import inside, run_in
 from testbed.emulation.network.emulated import EmulatedNetwork
-from testbed.emulation.network.namespaces import inside, run_in
 from testbed.emulation.network.shaping import add_bottleneck, shape
 from testbed.emulation.probing.light_traffic import FlowSpec, open_flows
 from testbed.processes import stat_fields

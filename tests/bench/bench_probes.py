@@ -25,8 +25,8 @@ from pathlib import Path
 from testbed.cluster import Link, LinkState, Topology
 from testbed.emulation import cleanup
 from testbed.emulation.machine.capabilities import probe
-from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.probing.probes import probe_links
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.emulation.state import RunState
 from testbed.experiment.loading import load_experiment
 from testbed.experiment.setup import network_setup

@@ -48,8 +48,8 @@ def network() -> None:
     from testbed.cluster import Link, LinkState, Topology
     from testbed.emulation import cleanup
     from testbed.emulation.machine.capabilities import probe
-    from testbed.emulation.network.shaped import ShapedNetwork
     from testbed.emulation.probing.probes import probe_links
+    from testbed.emulation.shaped import ShapedNetwork
     from testbed.emulation.state import RunState
     from testbed.scenario.network import NetworkSetup
 

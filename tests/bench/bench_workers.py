@@ -31,9 +31,9 @@ from testbed.cluster import (  # noqa: E402
 )  # fmt: skip
 from testbed.emulation import cleanup  # noqa: E402
 from testbed.emulation.machine.capabilities import probe  # noqa: E402
-from testbed.emulation.network.shaped import ShapedNetwork  # noqa: E402
 from testbed.emulation.process.workers import WorkerPool  # noqa: E402
 from testbed.emulation.schedule.churn import ChurnController  # noqa: E402
+from testbed.emulation.shaped import ShapedNetwork  # noqa: E402
 from testbed.emulation.state import RunState  # noqa: E402
 from testbed.runtime import Plan  # noqa: E402
 from testbed.scenario.network import NetworkSetup  # noqa: E402

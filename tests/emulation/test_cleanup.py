@@ -14,7 +14,7 @@ import pytest
 
 from testbed.emulation import cleanup
 from testbed.emulation import state as state_file
-from testbed.emulation.network import namespaces
+from testbed.emulation.kernel import namespaces
 from testbed.emulation.state import RunState, process_value
 from testbed.errors import InputError
 

@@ -14,8 +14,8 @@ from steady import measured
 from testbed.cluster import Link, LinkState, Topology
 from testbed.cluster.model import SERVER
 from testbed.emulation import cleanup
-from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.probing.light_traffic import FlowSpec, open_flows, saturate
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.emulation.state import RunState
 from testbed.errors import CapabilityError, TestbedError
 from testbed.measurement.events import read_events

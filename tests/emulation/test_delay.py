@@ -21,8 +21,8 @@ from testbed.emulation.delay.base import DelayBackend
 from testbed.emulation.delay.compiled_line import CHOICE, library_path
 from testbed.emulation.delay.netem import NetemBackend
 from testbed.emulation.delay.nfqueue import NfqueueBackend
+from testbed.emulation.kernel.namespaces import run_in
 from testbed.emulation.machine.capabilities import Capabilities
-from testbed.emulation.network.namespaces import run_in
 from testbed.errors import TestbedError
 from testbed.scenario.link_model import PathDelay
 
@@ -77,7 +77,7 @@ def one_way(network, source: str, target: str, count: int, gap_s: float = 0.0) -
 def rule_present(network) -> bool:
     """Whether the kernel of the run's namespace still hands packets to a queue."""
     from testbed.emulation.delay import netfilter
-    from testbed.emulation.network.namespaces import in_thread, inside
+    from testbed.emulation.kernel.namespaces import in_thread, inside
 
     def look() -> bool:
         with inside(network.net_namespace), netfilter.open_socket() as sock:

@@ -16,7 +16,7 @@ import torch
 from steady import measured
 
 from runners.reference import train
-from testbed.emulation.network import namespaces
+from testbed.emulation.kernel import namespaces
 from testbed.emulation.state import STATE_DIR
 from testbed.experiment.loading import load_experiment
 from testbed.experiment.setup import run_setup

@@ -18,7 +18,7 @@ from steady import measured
 from traffic import Flow, connect, flood, goodputs, ping_ms
 
 from testbed.cluster import Link, SharedLink
-from testbed.emulation.network.namespaces import run_in
+from testbed.emulation.kernel.namespaces import run_in
 from testbed.errors import InputError
 
 pytestmark = [pytest.mark.emulation, measured]

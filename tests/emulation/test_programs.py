@@ -15,8 +15,8 @@ import pytest
 from steady import measured
 
 from testbed.cluster import Link, LinkState, Topology
-from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.process.programs import default_hosts, environment, run_program, start_program, worst
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.errors import InputError
 from testbed.experiment.schema import Experiment
 from testbed.scenario.network import NetworkSettings, NetworkSetup

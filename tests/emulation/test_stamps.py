@@ -12,8 +12,8 @@ import pytest
 from traffic import socket_in
 
 from testbed.emulation.delay.stamps import forget_early_stamps
-from testbed.emulation.network.namespaces import inside
-from testbed.emulation.network.socket_options import SO_TIMESTAMPNS
+from testbed.emulation.kernel.namespaces import inside
+from testbed.emulation.kernel.socket_options import SO_TIMESTAMPNS
 
 pytestmark = pytest.mark.emulation
 PACKETS, FRAME_S = 10, 0.0116  # of full frames at 1 Mbit/s

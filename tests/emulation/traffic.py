@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+from testbed.emulation.kernel.namespaces import in_thread, inside
 from testbed.emulation.network.emulated import EmulatedNetwork
-from testbed.emulation.network.namespaces import in_thread, inside
 
 _BLOCK = bytes(1 << 16)
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
+from testbed.emulation.kernel.trying import Found
 from testbed.emulation.machine import capabilities as c
 from testbed.emulation.machine.capabilities import (
     Capabilities,
@@ -16,7 +17,6 @@ from testbed.emulation.machine.capabilities import (
     require_switch,
     rows,
 )
-from testbed.emulation.machine.trying import Found
 from testbed.errors import CapabilityError, InputError
 
 YES, NO = Found(True, "tried"), Found(False, "Specified qdisc kind is unknown.", "modprobe it")

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from testbed.cli import cli, main
-from testbed.emulation.machine import kernel_probes
+from testbed.emulation.kernel import trying
 from testbed.studies.planning import load_for_runner
 
 CLEAVE = ("plan", "quickstart", "--runner", "cleave", "--set", "model.layers=1", "--set", "training.local=never")
@@ -100,7 +100,7 @@ VERBS = [
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_every_verb_refuses_the_same(verb, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(kernel_probes, "congestion_controls", lambda: ("cubic", "reno"))
+    monkeypatch.setattr(trying, "congestion_controls", lambda: ("cubic", "reno"))
     for setting, expected in WRONG:
         if "congestion" in setting and verb[0] in ("simulate", "verify"):
             continue  # asks no kernel; finds out what this machine can do first, for which it needs root
@@ -114,10 +114,10 @@ def test_every_verb_refuses_the_same(verb, capsys, tmp_path, monkeypatch):
 
 
 def test_what_a_kernel_only_may_have_is_not_refused(monkeypatch):
-    monkeypatch.setattr(kernel_probes, "congestion_controls", lambda: ())
+    monkeypatch.setattr(trying, "congestion_controls", lambda: ())
     run("plan", "smoke", "--set", "network.congestion_control=bbr")
-    monkeypatch.setattr(kernel_probes, "congestion_controls", lambda: ("cubic",))
-    monkeypatch.setattr(kernel_probes, "command", lambda *argv: kernel_probes.Found(argv[-1] == "tcp_bbr", ""))
+    monkeypatch.setattr(trying, "congestion_controls", lambda: ("cubic",))
+    monkeypatch.setattr(trying, "command", lambda *argv: trying.Found(argv[-1] == "tcp_bbr", ""))
     run("plan", "smoke", "--set", "network.congestion_control=bbr")
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from testbed.emulation.kernel.netlink import attribute
 from testbed.emulation.network import shaping
 from testbed.emulation.network.expectations import GRACE_S, Expectations
 from testbed.emulation.network.hosts import HostPort, SharedPort
 from testbed.emulation.network.link_monitor import LinkMonitor
-from testbed.emulation.network.netlink import attribute
 from testbed.emulation.network.notices import (
     BOTTLENECK_CLASS,
     BUFFER_HANDLE,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation.network import names
+from testbed.emulation.kernel import names
 
 
 def test_run_ids_are_six_hex_characters():

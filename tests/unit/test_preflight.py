@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from testbed.emulation.machine.calibration import PacketCost, WorkShape, compute_capacity
+from testbed.emulation.calibration import PacketCost, WorkShape, compute_capacity
 from testbed.errors import InputError
 from testbed.experiment.loading import load_experiment
 from testbed.experiment.setup import run_setup

@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
+from testbed.emulation.kernel.trying import Found
 from testbed.emulation.machine.capabilities import Capabilities, require_queue
-from testbed.emulation.machine.kernel_probes import Found
 from testbed.emulation.network.shaping import add_bottleneck, change_bottleneck, queue_options, shape
 from testbed.errors import CapabilityError, InputError
 from testbed.scenario.network import QUEUES, NetworkSettings

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
-from testbed.emulation.machine.trying import Found
+from testbed.emulation.kernel.trying import Found
 from testbed.processes import in_user_mode_linux
 from testbed.scenario.link_model import PathDelay
 

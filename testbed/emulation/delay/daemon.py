@@ -21,9 +21,9 @@ from testbed.emulation.delay.delay_line import DelayLine
 from testbed.emulation.delay.lanes import Lanes
 from testbed.emulation.delay.protocol import Change, Failed, Inbox, Ready, Start, Stop, send
 from testbed.emulation.delay.stamps import forget_early_stamps
-from testbed.emulation.machine.processors import delay_processor
-from testbed.emulation.network.namespaces import enter_namespace
-from testbed.emulation.network.socket_options import stamp_packets
+from testbed.emulation.kernel.namespaces import enter_namespace
+from testbed.emulation.kernel.processors import delay_processor
+from testbed.emulation.kernel.socket_options import stamp_packets
 
 QUEUES = 128  # pairs of hosts are spread over them: the kernel finds a packet by searching its queue
 MAX_PACKETS = 1 << 20  # in a queue: beyond any rate x delay; what overflows anyway is counted

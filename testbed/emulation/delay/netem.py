@@ -17,10 +17,9 @@ from pathlib import Path
 
 from testbed.emulation.delay.base import Declaration, DelayStats, HostPort, Need, SharedPort
 from testbed.emulation.delay.netem_counters import HANDLE, NetemCounters
-from testbed.emulation.machine import trying
-from testbed.emulation.machine.trying import UML_HINT, Found
-from testbed.emulation.network import batch
-from testbed.emulation.network.namespaces import run_in
+from testbed.emulation.kernel import batch, trying
+from testbed.emulation.kernel.namespaces import run_in
+from testbed.emulation.kernel.trying import UML_HINT, Found
 from testbed.errors import TestbedError
 from testbed.scenario.link_model import PathDelay
 

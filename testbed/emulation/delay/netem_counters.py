@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterable
 
 from testbed.emulation.delay.base import DelayStats
-from testbed.emulation.network import netlink
-from testbed.emulation.network.namespaces import in_thread, inside
+from testbed.emulation.kernel import netlink
+from testbed.emulation.kernel.namespaces import in_thread, inside
 
 HANDLE = 0xDE  # major number of every netem of the delay line
 _TCA_STATS2, _STATS_BASIC, _STATS_QUEUE = 7, 1, 3

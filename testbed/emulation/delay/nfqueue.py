@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 
 from testbed.emulation.delay import netfilter, protocol, shared_stats
 from testbed.emulation.delay.base import Declaration, DelayStats, HostPort, Need, SharedPort
-from testbed.emulation.machine.trying import UML_HINT, Found
-from testbed.emulation.network.namespaces import enter_namespace, in_thread
+from testbed.emulation.kernel.namespaces import enter_namespace, in_thread
+from testbed.emulation.kernel.trying import UML_HINT, Found
 from testbed.errors import CapabilityError, TestbedError
 from testbed.scenario.link_model import PathDelay
 

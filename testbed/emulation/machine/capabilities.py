@@ -14,8 +14,8 @@ from pathlib import Path
 from testbed import uml
 from testbed.emulation.delay import registry
 from testbed.emulation.delay.base import DelayBackend, Need
+from testbed.emulation.kernel.trying import UML_HINT, Found, congestion_controls, output
 from testbed.emulation.machine import kernel_probes
-from testbed.emulation.machine.trying import UML_HINT, Found, output
 from testbed.errors import CapabilityError
 from testbed.processes import in_user_mode_linux, machine_memory
 from testbed.units import size
@@ -209,7 +209,7 @@ def probe() -> Capabilities:
         torch=torch,
         torch_version=torch_version,
         uml=_uml(),
-        congestion_controls=kernel_probes.congestion_controls(),
+        congestion_controls=congestion_controls(),
         kernel=platform.release(),
         python=platform.python_version(),
         cores=len(os.sched_getaffinity(0)),

@@ -14,17 +14,11 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from testbed.emulation.machine.trying import Found, command, commands
-from testbed.emulation.network.namespaces import CLONE_NEWNET, in_thread
+from testbed.emulation.kernel.namespaces import CLONE_NEWNET, in_thread
+from testbed.emulation.kernel.trying import Found, command, commands
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CGROUPS = Path("/sys/fs/cgroup")
-
-
-def congestion_controls() -> tuple[str, ...]:
-    """TCP's that are loaded; empty where the kernel doesn't tell."""
-    listed = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-    return tuple(listed.read_text().split()) if listed.exists() else ()
 
 
 def _generic_netlink_family(name: str) -> Found:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from testbed.emulation.network import netlink
+from testbed.emulation.kernel import netlink
 
 _BUFFER_HANDLE = 0x10 << 16  # 'handle 10:' of shaping.add_bottleneck
 _BUFFER_PARENT = 1 << 16 | 1  # 'parent 1:1'

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from testbed.cluster import Link, SharedLink, Topology
 from testbed.cluster.model import SERVER
 from testbed.emulation import cleanup
-from testbed.emulation.machine import processors
-from testbed.emulation.network import batch, hosts, namespaces, netlink, plan, shaping
+from testbed.emulation.kernel import batch, namespaces, netlink, processors
+from testbed.emulation.network import hosts, plan, shaping
 from testbed.emulation.network.counters import QueueCounters, QueueReader
 from testbed.emulation.network.expectations import Expectations
 from testbed.emulation.network.hosts import DelayPort, HostPort, SharedPort

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.emulation.machine import kernel_probes
-from testbed.emulation.network import names, netlink
-from testbed.emulation.network.namespaces import in_thread, inside
+from testbed.emulation.kernel import names, netlink, trying
+from testbed.emulation.kernel.namespaces import in_thread, inside
 from testbed.errors import unknown
 from testbed.scenario.network import NetworkSettings
 
@@ -163,12 +162,12 @@ def require_congestion_control(name: str, where: str = "network.congestion_contr
 
     load: load the module, which needs root; without, that there is one will do, and nothing changes.
     """
-    known = kernel_probes.congestion_controls()
+    known = trying.congestion_controls()
     if name in known or (not known and not load):  # a kernel that doesn't tell is asked once it is used
         return
     modprobe = shutil.which("modprobe", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or "modprobe"
     only_look = [] if load else ["-n"]
-    if not name.isalnum() or not kernel_probes.command(modprobe, "-q", *only_look, f"tcp_{name}").available:
+    if not name.isalnum() or not trying.command(modprobe, "-q", *only_look, f"tcp_{name}").available:
         raise unknown(where, "congestion control", name, known)
 
 

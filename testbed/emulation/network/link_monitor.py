@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from testbed import units
+from testbed.emulation.kernel.namespaces import in_thread, inside
 from testbed.emulation.network.expectations import Expectations
-from testbed.emulation.network.namespaces import in_thread, inside
 from testbed.emulation.network.notices import (
     BOTTLENECK_CLASS,
     BUFFER_HANDLE,

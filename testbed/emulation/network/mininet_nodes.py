@@ -17,9 +17,9 @@ from mininet.link import Intf, Link
 from mininet.net import Mininet
 from mininet.node import Node, Switch
 
-from testbed.emulation.network import names
+from testbed.emulation.kernel import names
+from testbed.emulation.kernel.namespaces import argv_in
 from testbed.emulation.network.hosts import HostPort, SharedPort
-from testbed.emulation.network.namespaces import argv_in
 from testbed.emulation.network.plan import NetworkPlan
 
 _PROMPT = chr(127)  # Mininet's mark for the end of a command's output

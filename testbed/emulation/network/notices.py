@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from testbed.emulation.network.netlink import attributes
+from testbed.emulation.kernel.netlink import attributes
 
 _GROUPS = 1 << 0 | 1 << 3  # RTMGRP_LINK, RTMGRP_TC
 _NEWLINK, _DELLINK, _GETLINK = 16, 17, 18

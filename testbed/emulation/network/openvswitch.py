@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.emulation import state as state_file
-from testbed.emulation.network.namespaces import argv_in
+from testbed.emulation.kernel.namespaces import argv_in
 from testbed.emulation.state import RunState, process_value
 from testbed.errors import CapabilityError, TestbedError
 

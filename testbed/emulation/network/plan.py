@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from testbed.cluster import Link, Topology
 from testbed.cluster.model import SERVER
-from testbed.emulation.machine import processors
+from testbed.emulation.kernel import names, processors
 from testbed.emulation.network import hosts as host_setup
-from testbed.emulation.network import names, openvswitch, shaping
+from testbed.emulation.network import openvswitch, shaping
 from testbed.emulation.network.hosts import HostPort, SharedPort
 from testbed.emulation.network.openvswitch import Bridge
 from testbed.errors import InputError, unknown

@@ -10,8 +10,8 @@ import struct
 import time
 from collections.abc import Iterable
 
-from testbed.emulation.network.namespaces import inside
-from testbed.emulation.network.socket_options import stamp, stamp_packets
+from testbed.emulation.kernel.namespaces import inside
+from testbed.emulation.kernel.socket_options import stamp, stamp_packets
 
 
 def _checksum(data: bytes) -> int:

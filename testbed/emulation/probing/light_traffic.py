@@ -17,9 +17,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from testbed.emulation.network.namespaces import inside
-from testbed.emulation.network.shaping import BURST_S, UML_BURST_S
-from testbed.emulation.network.socket_options import (
+from testbed.emulation.kernel.namespaces import inside
+from testbed.emulation.kernel.socket_options import (
     IP_MTU,
     SO_MAX_PACING_RATE,
     SO_RCVBUFFORCE,
@@ -28,6 +27,7 @@ from testbed.emulation.network.socket_options import (
     stamp,
     stamp_packets,
 )
+from testbed.emulation.network.shaping import BURST_S, UML_BURST_S
 from testbed.emulation.probing.queue_watch import QueueWatch
 from testbed.scenario.link_model import GOODPUT_BYTES, MTU
 

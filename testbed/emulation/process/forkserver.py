@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from testbed.cluster.model import SERVER
-from testbed.emulation.network.namespaces import enter_namespace
+from testbed.emulation.kernel.namespaces import enter_namespace
 from testbed.emulation.process import control
 from testbed.runtime import Plan
 from testbed.runtime.registry import load_runner

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from testbed.emulation.kernel.namespaces import inside
 from testbed.emulation.network.hosts import HostPort
-from testbed.emulation.network.namespaces import inside
 from testbed.emulation.state import RunState, process_value
 from testbed.errors import TestbedError
 from testbed.scenario.cross_traffic import Stream

@@ -14,8 +14,8 @@ from testbed.cluster import Link, LinkState, Topology
 from testbed.cluster.model import SERVER
 from testbed.emulation import cleanup
 from testbed.emulation.machine.capabilities import Capabilities
-from testbed.emulation.network.shaped import ShapedNetwork
 from testbed.emulation.probing.light_traffic import FlowSpec, open_flows, saturate
+from testbed.emulation.shaped import ShapedNetwork
 from testbed.emulation.state import RunState
 from testbed.measurement.host_monitor import cpu_times
 from testbed.scenario.network import NetworkSettings, NetworkSetup

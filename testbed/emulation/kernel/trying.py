@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 UML_HINT = "; or in a kernel of its own: testbed --kernel uml …, or vagrant up"  # at the end of a kernel's remedy
 
@@ -43,3 +44,9 @@ def output(*argv: str) -> str:
         return subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
+
+
+def congestion_controls() -> tuple[str, ...]:
+    """TCP's that are loaded; empty where the kernel doesn't tell."""
+    listed = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+    return tuple(listed.read_text().split()) if listed.exists() else ()

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from testbed.emulation.network.namespaces import in_thread, inside
+from testbed.emulation.kernel.namespaces import in_thread, inside
 
 _DEFAULT_MASK = Path("/proc/sys/net/core/rps_default_mask")  # of the reader's namespace; from Linux 6.3 on
 

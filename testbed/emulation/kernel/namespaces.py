@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testbed.emulation.network.names import NETNS_DIR, netns_path
+from testbed.emulation.kernel.names import NETNS_DIR, netns_path
 
 CLONE_NEWNET = 0x40000000
 MNT_DETACH = 2

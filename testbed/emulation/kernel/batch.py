@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
-from testbed.emulation.network.namespaces import argv_in
+from testbed.emulation.kernel.namespaces import argv_in
 from testbed.errors import CapabilityError, TestbedError
 
 _FAILED = re.compile(r"Command failed -:(\d+)")
