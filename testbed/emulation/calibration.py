@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from testbed.cluster import Link, LinkState, Topology
@@ -17,6 +19,7 @@ from testbed.emulation.machine.capabilities import Capabilities
 from testbed.emulation.probing.light_traffic import FlowSpec, open_flows, saturate
 from testbed.emulation.shaped import ShapedNetwork
 from testbed.emulation.state import RunState
+from testbed.errors import TestbedError
 from testbed.measurement.host_monitor import cpu_times
 from testbed.scenario.network import NetworkSettings, NetworkSetup
 
@@ -56,24 +59,40 @@ def compute_capacity(shape: WorkShape, cores: int) -> list[float]:
     """FLOP/s of a second of CPU time on each core while all of them train such a block, with pauses, as workers do.
 
     Matrix products alone are counted. One forked process a core, one torch thread each.
+
+    Raises:
+        TestbedError: a core's process failed; says why.
     """
     import torch  # noqa: F401  before the forks: once, not in each
 
-    pipes = []
-    for _ in range(cores):
-        pipes.append(_forked(lambda: _train_block(shape)))
-    rates = []
-    for pid, fd in pipes:
-        with os.fdopen(fd) as pipe:
-            text = pipe.read()
-        os.waitpid(pid, 0)
-        if text:
-            rates.append(float(json.loads(text)))
-    return rates
+    answers = [_answer(*child) for child in [_forked(lambda: _train_block(shape)) for _ in range(cores)]]
+    wrong = [a["error"] for a in answers if "error" in a]
+    if wrong and "fork" in wrong[0]:  # this process has computed gradients: torch refuses to in its children
+        return _in_a_fresh_process(shape, cores)
+    if wrong:
+        raise TestbedError(f"the speed of this machine's cores could not be measured: {wrong[0]}")
+    return [float(a["result"]) for a in answers]
+
+
+def _in_a_fresh_process(shape: WorkShape, cores: int) -> list[float]:
+    command = [sys.executable, "-m", __name__, json.dumps(asdict(shape)), str(cores)]
+    search = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": search})
+    if done.returncode:
+        last = (done.stderr.strip() or "no reason").splitlines()[-1]
+        raise TestbedError(f"the speed of this machine's cores could not be measured: {last}")
+    return json.loads(done.stdout)
+
+
+def _answer(pid: int, fd: int) -> dict[str, Any]:
+    with os.fdopen(fd) as pipe:
+        text = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return json.loads(text) if text else {"error": f"its process ended with exit code {status}"}
 
 
 def _forked(work: Callable[[], Any]) -> tuple[int, int]:
-    """(pid, file descriptor of what it prints as JSON) of a child that does `work`."""
+    """(pid, file descriptor of its answer as JSON: `result`, or `error`) of a child that does `work`."""
     read, write = os.pipe()
     pid = os.fork()
     if pid:
@@ -84,7 +103,11 @@ def _forked(work: Callable[[], Any]) -> tuple[int, int]:
         gc.disable()
         os.close(read)
         with os.fdopen(write, "w") as pipe:
-            pipe.write(json.dumps(work()))
+            try:
+                answer = {"result": work()}
+            except Exception as error:
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            pipe.write(json.dumps(answer))
         code = 0
     finally:
         os._exit(code)
@@ -166,3 +189,7 @@ def _busy_s(action: Callable[[], Any]) -> float:
     action()
     total2, idle2, _ = cpu_times()
     return ((total2 - total) - (idle2 - idle)) / ticks
+
+
+if __name__ == "__main__":
+    print(json.dumps(compute_capacity(WorkShape(**json.loads(sys.argv[1])), int(sys.argv[2]))))

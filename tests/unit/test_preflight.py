@@ -3,9 +3,10 @@
 import dataclasses
 
 import pytest
+import torch
 
 from testbed.emulation.calibration import PacketCost, WorkShape, compute_capacity
-from testbed.errors import InputError
+from testbed.errors import InputError, TestbedError
 from testbed.experiment.loading import load_experiment
 from testbed.experiment.setup import run_setup
 from testbed.studies.preflight import TDF_STEPS, Capacity, Demand, compare, demand_of, round_up
@@ -92,7 +93,20 @@ def test_tdf_auto_is_left_to_be_chosen():
         load_experiment("smoke", tdf="atuo")
 
 
+SMALL = WorkShape(1, 16, 32, 2, 64)
+
+
 def test_calibration_counts_a_core_at_a_time():
-    rates = compute_capacity(WorkShape(1, 16, 32, 2, 64), 1)
+    rates = compute_capacity(SMALL, 1)
     assert len(rates) == 1
     assert rates[0] > 1e7
+
+
+def test_calibration_works_in_a_process_that_has_computed_gradients():
+    torch.ones(1, requires_grad=True).sum().backward()  # torch then computes none in forked children
+    assert compute_capacity(SMALL, 1)[0] > 1e7
+
+
+def test_a_calibration_that_fails_says_why():
+    with pytest.raises(TestbedError, match=r"cores could not be measured: \w+Error: .*heads|shape"):
+        compute_capacity(WorkShape(1, 16, 32, 5, 64), 1)  # 32 is no multiple of 5

@@ -1,12 +1,10 @@
 """The parent of all workers: imports torch and the runner once, then forks a worker in milliseconds.
 
 A forked worker shares the parent's memory until it writes to it, so all that workers would import later is
-imported here. It also has to be so because a worker, once it is an unprivileged user, may not be able to
-read the installation.
+imported here.
 
 Runs as `python -m testbed.emulation.process.forkserver FD`; talks with the engine over the Unix socket FD. When that
-socket
-closes, it kills every worker and ends: nobody is orphaned, however the engine died.
+socket closes, it kills every worker and ends: nobody is orphaned, however the engine died.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ import msgspec
 
 from testbed.cluster.model import SERVER
 from testbed.emulation.kernel.namespaces import enter_namespace
-from testbed.emulation.process import control
+from testbed.emulation.process import control, privileges
 from testbed.runtime import Plan
 from testbed.runtime.registry import load_runner
 
@@ -196,7 +194,7 @@ def _step_back() -> None:
 
 
 def _become_worker(request: ForkRequest, parent: int) -> None:
-    """Enter cgroup and network namespace, then give up all privileges for good."""
+    """Enter cgroup and network namespace, then give up all privileges but reading, for good."""
     for path in request.cgroup_procs:
         with open(path, "w") as f:
             f.write("0")
@@ -206,9 +204,12 @@ def _become_worker(request: ForkRequest, parent: int) -> None:
     os.environ["HOME"] = "/"
     if request.user is not None:
         account = pwd.getpwnam(request.user)
+        keeps_reading = privileges.keep_reading()
         os.setgroups([])
         os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
         os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+        if keeps_reading:
+            privileges.read_everything()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
     if os.getppid() != parent:
