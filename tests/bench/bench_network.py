@@ -108,12 +108,15 @@ def stock(homes: int) -> dict:
 
 def stock_apart(homes: int) -> dict:
     """`stock` in namespaces of its own: it can't change the machine's settings, nor leave anything."""
-    inside = (
-        "mount -t tmpfs tmpfs /tmp && mount -o bind,ro /proc/sys /proc/sys && ip link set lo up "
-        f"&& exec {sys.executable} {Path(__file__).resolve()} --stock-only {homes}"
+    inside = (  # stock Mininet gets a /tmp of its own; what of ours lies in it is kept, at its place
+        'mount --bind "$1" /mnt && mount --bind "$2" /media && mount -t tmpfs tmpfs /tmp && mkdir -p "$1" '
+        '&& mount --bind /mnt "$1" && mkdir -p "$2" && mount --bind /media "$2" '
+        '&& mount -o bind,ro /proc/sys /proc/sys && ip link set lo up && cd "$1" && shift 2 && exec "$@"'
     )
+    ours = [str(Path(__file__).resolve().parents[2]), sys.prefix]
+    again = [sys.executable, str(Path(__file__).resolve()), "--stock-only", str(homes)]
     done = subprocess.run(
-        ["unshare", "--net", "--pid", "--mount", "--fork", "--mount-proc", "sh", "-c", inside],
+        ["unshare", "--net", "--pid", "--mount", "--fork", "--mount-proc", "sh", "-c", inside, "sh", *ours, *again],
         capture_output=True,
         text=True,
         check=False,
