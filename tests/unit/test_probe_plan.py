@@ -235,6 +235,13 @@ def test_a_queue_that_may_have_been_empty_in_between_tells_nothing():
     assert looks().goodput_bps(["q"], 0, 1) is None
 
 
+def test_a_slow_link_is_busy_while_its_packets_wait_one_by_one():
+    few = looks(*((0.01 * i, 1514 * (i // 8), 9000) for i in range(101)))
+    assert few.goodput_bps(["q"], 0, 1) is None  # a rate of twelve packets would be 8 % off
+    assert few.busy_s(["q"], 0, 1) == pytest.approx(1.0)
+    assert looks(*((0.01 * i, 0, 0) for i in range(101))).busy_s(["q"], 0, 1) == 0
+
+
 def test_a_moment_in_which_the_machine_stood_still_is_not_the_links_fault():
     """256 Mbit/s read 5.14 % less for 50 ms of one second."""
     before, after = full(50, 256e6), full(50, 256e6, start_s=0.55)

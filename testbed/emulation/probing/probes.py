@@ -36,6 +36,7 @@ GROUP_MAX = 64
 TCP_TDF = 8.0  # beyond this time dilation TCP takes minutes to settle, a few homes at once on the server's slow link
 LONG_BYTES = 2e6  # under way on a link (rate x RTT): beyond, TCP takes seconds to get so far, and datagrams don't
 VANISHED = 0.1  # of what left a queue: with more missing at the receiver, it is no longer the queue that counts
+FULL = 0.8  # of the time that a queue has to be known to be busy, where only arrivals tell the rate
 CONNECT_S = 5.0  # beside four round trips
 ECHOES = 16
 PACKETS_MIN = 60  # in one rate measurement, however slow the link: one packet more or less is no error then
@@ -253,9 +254,11 @@ def _probe_rates(
         measured, text = came, ""
         if came and came < (1 - RETRY_OFF) * bps:
             flow = opened[home]
-            begin = flow.measured_from_s
-            served = watch.goodput_bps(queues[home], begin, begin + lengths[home])
-            if served is None:
+            window = flow.measured_from_s, flow.measured_from_s + lengths[home]
+            served = watch.goodput_bps(queues[home], *window)
+            if served is None and watch.busy_s(queues[home], *window) >= FULL * lengths[home]:
+                pass  # a slow link, of whose few packets each one's arrival is known
+            elif served is None:
                 measured, text = math.nan, _unfilled(flow, came * tdf, bps * tdf)
             elif came >= (1 - VANISHED) * served:
                 measured = served

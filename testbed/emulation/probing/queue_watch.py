@@ -17,7 +17,8 @@ from testbed.scenario.link_model import FRAME_BYTES, WIRE_PER_GOODPUT
 LOOK_S = 0.01
 LOOKS_PER_BUFFER = 5
 LOOKING = 1 / 20  # of the time at most
-CHUNK_S, CHUNK_FRAMES = 0.05, 50  # a rate is taken over both at least: a frame more or less is 2 %
+PIECE_S, PIECE_FRAMES = 0.05, 50  # a rate is taken over both at least: a frame more or less is 2 %
+PIECES_MIN = 3
 UNCERTAIN_S = 0.001  # a look that took longer was interrupted: nobody knows when the counters were read
 
 
@@ -62,25 +63,32 @@ class QueueWatch:
         """What the busiest of these queues let through between two moments, while it was busy, as TCP goodput.
 
         The median over pieces of the time: a moment in which the machine stood still is not the shaper's.
-        None: no queue was busy for as long as a rate needs.
+        None: no queue was busy for as long as that takes.
         """
-        found = [self._pieces(name, begin_s, end_s) for name in names]
+        found = [self._pieces(self._busy(name, begin_s, end_s)) for name in names]
         pieces = max(found, key=len, default=[])
-        return 8 * statistics.median(pieces) / WIRE_PER_GOODPUT if pieces else None
+        return 8 * statistics.median(pieces) / WIRE_PER_GOODPUT if len(pieces) >= PIECES_MIN else None
 
-    def _pieces(self, name: str, begin_s: float, end_s: float) -> list[float]:
-        """Bytes a second over pieces of unbroken business."""
+    def busy_s(self, names: Sequence[str], begin_s: float, end_s: float) -> float:
+        """How long the busiest of these queues is known to have been busy between two moments."""
+        spans = ((b.at_s - a.at_s for a, b in self._busy(name, begin_s, end_s)) for name in names)
+        return max(map(sum, spans), default=0.0)
+
+    def _busy(self, name: str, begin_s: float, end_s: float) -> list[tuple[_Look, _Look]]:
         looks = [look for look in self._looks[name] if begin_s <= look.at_s <= end_s]
+        return [(a, b) for a, b in zip(looks, looks[1:]) if 0 < a.waiting >= b.served - a.served]
+
+    @staticmethod
+    def _pieces(busy: list[tuple[_Look, _Look]]) -> list[float]:
+        """Bytes a second over pieces of unbroken business."""
         rates: list[float] = []
-        first: _Look | None = None
-        for a, b in zip(looks, looks[1:]):
-            served = b.served - a.served
-            if not 0 < served <= a.waiting:
-                first = None
-                continue
-            first = first or a
+        first = last = None
+        for a, b in busy:
+            if last is not a:
+                first = a
+            last = b
             seconds, total = b.at_s - first.at_s, b.served - first.served
-            if seconds >= CHUNK_S and total >= CHUNK_FRAMES * FRAME_BYTES:
+            if seconds >= PIECE_S and total >= PIECE_FRAMES * FRAME_BYTES:
                 rates.append(total / seconds)
-                first = None
+                first = b
         return rates
