@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
+from testbed.threads import StoppableThread
 
 _PROC = Path("/proc")
 _NAP_S = 0.05  # the thread wakes this often to see how late it is woken
@@ -74,8 +74,7 @@ class HostMonitor:
         self._more = more
         self._on_event, self._now, self._delay_stats = on_event, now, delay_stats
         self._interval_s = interval_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="host-monitor", daemon=True)
+        self._thread = StoppableThread(self._run, "host-monitor")
         self._overflowed = self._delay_cpu = 0.0
         self._pauses = 0
 
@@ -85,9 +84,7 @@ class HostMonitor:
 
     def stop(self) -> None:
         """No event comes after this returns. Idempotent."""
-        self._stop.set()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.stop()
 
     def __enter__(self) -> HostMonitor:
         return self.start()
@@ -97,7 +94,7 @@ class HostMonitor:
 
     def _run(self) -> None:
         before = cpu_times()
-        while not self._stop.is_set():
+        while not self._thread.stopped:
             delay = self._nap_through(self._interval_s)
             if delay is None:
                 return
@@ -114,7 +111,7 @@ class HostMonitor:
         while (left := end - time.monotonic()) > 0:
             nap = min(_NAP_S, left)
             began = time.monotonic()
-            if self._stop.wait(nap):
+            if self._thread.wait(nap):
                 return None
             worst = max(worst, time.monotonic() - began - nap)
         return worst

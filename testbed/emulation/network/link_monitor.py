@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from testbed.emulation.network.notices import (
     QueueNotice,
     dump,
 )
+from testbed.threads import StoppableThread
 
 READ_ANEW_S = 5.0
 _WAIT_S = 0.2
@@ -89,8 +89,7 @@ class LinkMonitor:
         self._dark = {host.bridge_port: name for name, host in network.hosts.items()}
         self._by_index: dict[int, _Place] = {}
         self._reported: dict[tuple[str, str], Any] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="link-monitor", daemon=True)
+        self._thread = StoppableThread(self._run, "link-monitor")
         self.notices = 0  # so far; for the record that somebody looked
         self.error: Exception | None = None
 
@@ -102,9 +101,7 @@ class LinkMonitor:
 
     def stop(self) -> None:
         """Nothing is found after this returns. Idempotent."""
-        self._stop.set()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.stop()
 
     def _open(self) -> None:
         with inside(self._namespace):
@@ -124,7 +121,7 @@ class LinkMonitor:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         anew = missed = 0
-        while not self._stop.is_set():
+        while not self._thread.stopped:
             if time.monotonic() >= anew or self._socket.missed > missed:
                 missed = self._socket.missed
                 anew = time.monotonic() + READ_ANEW_S
@@ -234,7 +231,7 @@ class LinkMonitor:
     def _found(self, place: _Place, quantity: str, set_to: float | None, measured: float | None, text: str) -> None:
         """Report it, unless the same was reported and nothing has changed since."""
         key, value = (place.interface, quantity), (measured, text)
-        if self._stop.is_set() or self._reported.get(key) == value:
+        if self._thread.stopped or self._reported.get(key) == value:
             return
         self._reported[key] = value
         direction = f" {place.direction}link" if place.direction else ""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from testbed.errors import InputError, unknown
+from testbed.threads import StoppableThread
 
 MODES = ("kill", "suspend", "disconnect")
 ACTIONS = ("leave", "return")
@@ -74,8 +75,7 @@ class ChurnController:
         self._t0: float | None = None
         self._next_due: float | None = None  # on CLOCK_MONOTONIC
         self._lock = threading.RLock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="churn", daemon=True)
+        self._thread = StoppableThread(self._follow, "churn")
 
     @property
     def overdue_s(self) -> float:
@@ -96,9 +96,7 @@ class ChurnController:
 
     def stop(self) -> None:
         """Nothing is toggled after this returns; devices stay as they are. Idempotent."""
-        self._stop.set()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.stop()
 
     def leave(self, device: str, *, due_s: float | None = None) -> bool:
         """The device is gone from now on. False when it was away already.
@@ -146,7 +144,7 @@ class ChurnController:
         try:
             for due_s, device, action in self._schedule:
                 self._next_due = self._t0 + due_s * self._tdf
-                if self._stop.wait(max(0.0, self._t0 + due_s * self._tdf - time.monotonic())):
+                if self._thread.wait(max(0.0, self._t0 + due_s * self._tdf - time.monotonic())):
                     return
                 toggle = self.leave if action == "leave" else self.come_back
                 toggle(device, due_s=due_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Protocol
 from testbed.cluster import Link, LinkState
 from testbed.scenario.link_model import PathDelay, access_links
 from testbed.scenario.network import NetworkSetup
+from testbed.threads import StoppableThread
 
 OnStep = Callable[[float, str, LinkState, float], None]
 
@@ -107,17 +107,15 @@ class Replayer:
         self.error: Exception | None = None
         self._network, self._backend = network, backend
         self._on_step, self._on_error = on_step, on_error
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = StoppableThread(self._run, "link replay")
+        self._t0 = 0.0
         self._next_due: float | None = None  # on CLOCK_MONOTONIC
 
     def start(self, t0_monotonic: float) -> None:
         """Begin; emulated time 0 is at that moment of CLOCK_MONOTONIC."""
-        if self._thread:
-            raise RuntimeError("already started")
         if self.plan.batches:
             self._next_due = t0_monotonic + self.plan.batches[0].due_s
-        self._thread = threading.Thread(target=self._run, args=(t0_monotonic,), name="link replay", daemon=True)
+        self._t0 = t0_monotonic
         self._thread.start()
 
     @property
@@ -129,29 +127,26 @@ class Replayer:
     @property
     def done(self) -> bool:
         """Whether every change has been applied (or the replay was stopped)."""
-        return self._thread is not None and not self._thread.is_alive()
+        return self._thread.done
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait until every change has been applied; whether it has."""
-        self._thread.join(timeout_s)
-        return self.done
+        return self._thread.join(timeout_s)
 
     def stop(self) -> None:
         """End; no change is applied after this returns. Idempotent."""
-        self._stopping.set()
-        if self._thread and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.stop()
 
-    def _run(self, t0: float) -> None:
+    def _run(self) -> None:
         try:
-            self._apply_all(t0)
+            self._apply_all(self._t0)
         finally:
             self._next_due = None
 
     def _apply_all(self, t0: float) -> None:
         for batch in self.plan.batches:
             self._next_due = t0 + batch.due_s
-            if self._stopping.wait(max(0.0, t0 + batch.due_s - time.monotonic())):
+            if self._thread.wait(max(0.0, t0 + batch.due_s - time.monotonic())):
                 return
             try:
                 self._network.set_links(batch.links)
