@@ -123,7 +123,8 @@ def recoveries(events: pd.DataFrame) -> pd.DataFrame:
 
 def absences(events: pd.DataFrame) -> pd.DataFrame:
     """One row an absence: node, mode, cause, leave_s, return_s (NaN when it did not return)."""
-    rows, open_ = [], {}
+    rows: list[list[Any]] = []
+    open_: dict[str, int] = {}
     for event in select(events, "churn").itertuples():
         if event.action == "leave" and event.node not in open_:
             open_[event.node] = len(rows)

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from testbed.cluster.tcp import MAX_WINDOW, MIN_RTO_S, MSS, Window
+from testbed.runtime.virtual_time import VirtualLoop
 from testbed.simulation import tcp
-from testbed.simulation.flow import Flow
-
-if TYPE_CHECKING:
-    from testbed.simulation.network import Network
+from testbed.simulation.flow import Flow, Link
+from testbed.simulation.fluid import FluidNetwork
 
 QUEUE_MESSAGES = 8  # waiting for one peer; more makes `send` wait (the transport's)
 _IDLE, _WAITING, _FLOWING, _CUT, _CLOSED = range(5)
 _MAX_DRAWS = 4  # packets of a message whose jitter is drawn; the slowest holds up the rest
+
+
+class Network(Protocol):
+    """What a connection needs of the network that it belongs to."""
+
+    loop: VirtualLoop
+    fluid: FluidNetwork
+    buffer_s: float
+    random: random.Random
+
+    def path(self, source: str, to: str) -> tuple[Link, ...]: ...
+    def delay_s(self, source: str, to: str) -> float: ...
+    def rtt_s(self, source: str, to: str) -> float: ...
+    def sigma_s(self, source: str, to: str) -> float: ...
+    def loss(self, source: str, to: str) -> float: ...
+    def is_cut(self, source: str, to: str) -> bool: ...
+    def begins(self, connection: Connection) -> None: ...
+    def forget(self, connection: Connection) -> None: ...
 
 
 class Connection:

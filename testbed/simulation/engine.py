@@ -10,7 +10,7 @@ import asyncio
 import gc
 import random
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +74,7 @@ class Simulation:
     """
 
     def __init__(
-        self, plan: Plan, new_runner: Callable[[], Runner], links: dict[str, Sequence[PortChange]], *,
+        self, plan: Plan, new_runner: Callable[[], Runner], links: Mapping[str, Sequence[PortChange]], *,
         churn: Iterable[tuple[float, str, str]] = (), mode: str = "kill", absent: Iterable[str] = (),
         buffer_s: float = 0.1, seed: int = 0, time_limit_s: float = float("inf"), tensors: str = "meta",
         details: int | None = None, on_event: Callable[[dict[str, Any]], None] = lambda event: None,

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from testbed.simulation.pool import Pool
+from typing import Any
 
 
 class Link:
@@ -18,7 +15,7 @@ class Link:
         self.name, self.rate = name, rate
         self.flows: dict[Flow, None] = {}
         self.tangled = 0  # how many of its flows share another link, too
-        self.pool: Pool | None = None
+        self.pool: Any = None  # the Pool that it is the root of
         self.carried = 0.0  # bytes so far, without those of flows under way since `Flow.counted`
 
     def __repr__(self) -> str:
@@ -41,7 +38,7 @@ class Flow:
         self.shared = 0  # how many of its links it shares
         self.total = 0.0  # bytes asked for since it started
         self.counted = 0.0  # bytes of them that are in its links' `carried`
-        self.pool: Pool | None = None  # then `share` and `finish` are the pool's
+        self.pool: Any = None  # the Pool that it is in; then `share` and `finish` are the pool's
         self.share = None
         self.finish = 0.0
         self.group: Group | None = None  # otherwise

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from testbed.cluster.model import SERVER
 from testbed.runtime import MembershipEvent
 from testbed.runtime.failure_detector import DetectorSettings
 from testbed.simulation.detection import HeartbeatPath, Noticed, next_heartbeat_s, noticed
-from testbed.simulation.node import Process, SimulatedNode
+from testbed.simulation.node import Engine, Process, SimulatedNode
 from testbed.simulation.views import Log, LoggedView
-
-if TYPE_CHECKING:
-    from testbed.simulation.engine import Simulation
 
 START_S = 0.1  # from the launch of a worker until it asks to join: 0.09 to 0.15 s in emulation on an idle machine
 GRACE_S = 1.0  # for `work` to end by itself after its lease ran out (the emulation's)
@@ -48,7 +44,7 @@ class Lives:
         absent: devices that aren't there at the start.
     """
 
-    def __init__(self, engine: Simulation, settings: DetectorSettings, mode: str, absent: Iterable[str]):
+    def __init__(self, engine: Engine, settings: DetectorSettings, mode: str, absent: Iterable[str]):
         self._engine, self._settings, self._mode = engine, settings, mode
         self._loop, self._network = engine.loop, engine.network
         self._devices = {d.name: _Device(d.name) for d in engine.plan.cluster.devices}

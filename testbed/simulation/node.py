@@ -4,23 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from testbed.cluster import Device
-from testbed.runtime import Message, PeerLost, Runner, wire
+from testbed.runtime import Message, PeerLost, Plan, Runner, wire
 from testbed.runtime.mailbox import Mailbox, View
+from testbed.runtime.virtual_time import VirtualLoop
 from testbed.simulation.connection import Connection
 from testbed.simulation.memory import MemoryMeter
-
-if TYPE_CHECKING:
-    from testbed.simulation.engine import Simulation
+from testbed.simulation.network import Network
+from testbed.simulation.totals import Totals
 
 _FRAME_BYTES = 9  # ZMTP's before each frame; 2 for short ones
 _ENVELOPE_BYTES = 8
+
+
+class Places(Protocol):
+    """Where nodes are: what `Engine.arrived` delivers to."""
+
+    def place(self, name: str) -> Any: ...
+
+
+class Engine(Protocol):
+    """What the parts of a simulation need of the whole."""
+
+    plan: Plan
+    loop: VirtualLoop
+    network: Network
+    random: random.Random
+    totals: dict[str, Totals]
+    detailed: bool
+
+    @property
+    def lives(self) -> Places: ...
+    def record(self, event: str, node: str = "testbed", /, **fields: Any) -> None: ...
+    def detail(self, event: str, node: str, /, **fields: Any) -> None: ...
+    def arrived(self, to: Any, item: tuple[Message, int, int, list[int]]) -> None: ...
+    def copies(self, tensors: Sequence[torch.Tensor]) -> tuple[list, list[torch.Tensor], list[int]]: ...
+    def new_process(self, name: str) -> Process: ...
+    def run_part(self, node: SimulatedNode, part: Any) -> asyncio.Task: ...
+    def check_alive(self) -> None: ...
 
 
 class Process:
@@ -29,7 +57,7 @@ class Process:
     __slots__ = ("engine", "device", "runner", "dead", "frozen", "ending", "memory", "connections", "life",
                  "computing", "turns", "_deferred")  # fmt: skip
 
-    def __init__(self, engine: Simulation, device: Device, runner: Runner):
+    def __init__(self, engine: Engine, device: Device, runner: Runner):
         self.engine, self.device, self.runner = engine, device, runner
         self.dead = False
         self.frozen = False

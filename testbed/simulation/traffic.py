@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from testbed.cluster.tcp import MSS
+from testbed.simulation.node import Engine
 from testbed.simulation.tcp import FRAME_BYTES
-
-if TYPE_CHECKING:
-    from testbed.simulation.engine import Simulation
 
 INTERVAL_S = 1.0  # between samples, at first
 MAX_EVENTS = 20_000  # about this many `throughput` events, then the interval doubles again and again
@@ -17,7 +15,7 @@ MAX_EVENTS = 20_000  # about this many `throughput` events, then the interval do
 class Traffic:
     """Records `throughput` events: bytes as Ethernet frames with their headers."""
 
-    def __init__(self, engine: Simulation):
+    def __init__(self, engine: Engine):
         self._engine = engine
         self._links = [
             (name, direction, getattr(port, direction))

@@ -10,6 +10,7 @@ import shutil
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from testbed import uml
 from testbed.emulation.delay import registry
@@ -218,7 +219,8 @@ def probe() -> Capabilities:
         **{name: kernel(name) for name in _KERNEL_FIELDS},
         delay={key: _with_remedy(kernel(key), need.remedy) for key, need in needs.items()},
     )
-    return replace(found, **{field: _with_remedy(getattr(found, field), row[3]) for field, row in _ROWS.items()})
+    told: dict[str, Any] = {field: _with_remedy(getattr(found, field), row[3]) for field, row in _ROWS.items()}
+    return replace(found, **told)
 
 
 def _with_remedy(found: Found, remedy: str) -> Found:
