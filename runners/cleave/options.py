@@ -16,6 +16,10 @@ WHERE = "training"
 class CleaveOptions:
     """Options with their defaults.
 
+    tasks: 'tiles': blocks of single matrix products (our reconstruction of the paper's abstract); 'hybrid' (ours):
+        weights of some layers stay at a device for the step and slabs of tokens pass through; 'auto': the quicker of
+        both, as predicted.
+    slab: tokens of one sample that go through a device at a time, with hybrid tasks; 'auto': as is quickest.
     wire: what numbers cross the links as: 'fp32' (exact), 'bf16', 'fp16', or 'int8' with a scale a block.
     local: 'auto': the server computes a product itself where that is quicker; 'never': every product goes out.
     chunks: pieces that a device's block is streamed in, at most; 'auto' for what the cost model finds best.
@@ -26,6 +30,8 @@ class CleaveOptions:
     error_feedback: with int8, a device adds what rounding took from a weight's gradient to the next one.
     """
 
+    tasks: str = "tiles"
+    slab: int | str = "auto"
     wire: str = "fp32"
     local: str = "auto"
     chunks: int | str = "auto"
@@ -37,7 +43,7 @@ class CleaveOptions:
     error_feedback: bool = True
 
 
-_CHOICES = {"wire": WIRES, "local": ("auto", "never")}
+_CHOICES = {"tasks": ("tiles", "hybrid", "auto"), "wire": WIRES, "local": ("auto", "never")}
 
 
 def parse_options(options: Mapping[str, Any]) -> CleaveOptions:
@@ -59,6 +65,9 @@ def parse_options(options: Mapping[str, Any]) -> CleaveOptions:
         elif key == "chunks":
             if value != "auto" and not _whole(value, 1, 64):
                 raise InputError(where, f"{value!r}; expected a number of pieces, 1 to 64, or 'auto'")
+        elif key == "slab":
+            if value != "auto" and not _whole(value, 1, 1 << 20):
+                raise InputError(where, f"{value!r}; expected tokens, 1 or more, or 'auto'")
         elif key == "check":
             if not _whole(value, 0, 64):
                 raise InputError(where, f"{value!r}; expected rounds of Freivalds' test, 0 (none) to 64")
@@ -74,6 +83,9 @@ def parse_options(options: Mapping[str, Any]) -> CleaveOptions:
     if found.check and found.wire == "int8":
         raise InputError(f"{WHERE}.check", "Freivalds' test needs a bound on what rounding does to each number, and "
                                            "int8 has one a block only; expected check: 0, or another wire")  # fmt: skip
+    if found.check and found.tasks != "tiles":
+        raise InputError(f"{WHERE}.check", f"Freivalds' test is of single products, and tasks is {found.tasks!r}; "
+                                           "expected check: 0, or tasks: tiles")  # fmt: skip
     return found
 
 

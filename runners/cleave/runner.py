@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from runners.cleave.affine.device import AffineWorker
+from runners.cleave.affine.hybrid import hybrid_plan, is_hybrid, quickest, tables
+from runners.cleave.affine.server import AffineServer
 from runners.cleave.describe import describe, notes, plans_of
 from runners.cleave.device import DeviceWorker
-from runners.cleave.options import parse_options
+from runners.cleave.options import CleaveOptions, parse_options
 from runners.cleave.planned import planned_chunks
 from runners.cleave.precision import Codec
 from runners.cleave.predict import predict
@@ -35,6 +38,14 @@ class CleaveRunner:
         """
         options = parse_options(training.options)
         check_job(model, training)
+        if options.tasks == "hybrid":
+            return hybrid_plan(cluster, model, training, options)
+        if options.tasks == "auto":
+            return quickest(lambda: self._tiles(cluster, model, training, options),
+                            lambda: hybrid_plan(cluster, model, training, options))  # fmt: skip
+        return self._tiles(cluster, model, training, options)
+
+    def _tiles(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec, options: CleaveOptions) -> Plan:
         needed = _server_bytes(model, training)
         if needed > cluster.server.memory_bytes:
             raise InputError(
@@ -69,6 +80,8 @@ class CleaveRunner:
 
     def explain(self, plan: Plan) -> dict[str, Any]:
         """What `testbed plan` shows beside the plan: every product of a step, every device, the server's traffic."""
+        if is_hybrid(plan):
+            return tables(plan)
         options = parse_options(plan.training.options)
         codec = Codec(options.wire)
         products = gemms(plan.model, plan.training.batch, codec.element_bytes)
@@ -78,11 +91,14 @@ class CleaveRunner:
 
     async def coordinate(self, node: Node, plan: Plan) -> None:
         """The server's part."""
-        await Server(node, plan, parse_options(plan.training.options)).run()
+        options = parse_options(plan.training.options)
+        await (AffineServer if is_hybrid(plan) else Server)(node, plan, options).run()
 
     async def work(self, node: Node, plan: Plan) -> None:
         """A device's part."""
-        await DeviceWorker(node, parse_options(plan.training.options)).run()
+        options = parse_options(plan.training.options)
+        worker = AffineWorker(node, plan, Codec(options.wire)) if is_hybrid(plan) else DeviceWorker(node, options)
+        await worker.run()
 
 
 def _server_bytes(model: ModelSpec, training: TrainingSpec) -> int:

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from runners.models import llama
+from runners.models.attention import Past, causal
 from testbed.cluster import ModelSpec
 from testbed.cluster.specs import OPT_POSITION_OFFSET
 
@@ -55,15 +56,23 @@ class Block(nn.Module):
         self.up = nn.Linear(d, spec.d_ff)
         self.down = nn.Linear(spec.d_ff, d)
 
-    def attention(self, x: torch.Tensor) -> torch.Tensor:
+    def attention(self, x: torch.Tensor, past: Past | None = None) -> torch.Tensor:
         n, s, d = x.shape
         q, k, v = self.qkv(x).view(n, s, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # [n, heads, s, d / heads]
-        return self.projection(mixed.transpose(1, 2).reshape(n, s, d))
+        if past is not None:
+            k, v = past.extended(k, v)
+        return self.projection(causal(q, k, v).transpose(1, 2).reshape(n, s, d))
+
+    def attend(self, x: torch.Tensor, past: Past | None = None) -> torch.Tensor:
+        """The block's first half; `past`: x is a piece of a sequence, and these tokens come before it."""
+        return x + self.attention(self.norm1(x), past)
+
+    def feed(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's second half."""
+        return x + self.down(self.activation(self.up(self.norm2(x))))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.norm1(x))
-        return x + self.down(self.activation(self.up(self.norm2(x))))
+        return self.feed(self.attend(x))
 
 
 class Head(nn.Module):

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from runners.models.attention import Past, causal
 from testbed.cluster import ModelSpec
 
 ROPE_BASE = 10000.0
@@ -52,20 +53,29 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(d, 2 * spec.d_ff, bias=False)
         self.down = nn.Linear(spec.d_ff, d, bias=False)
 
-    def attention(self, x: torch.Tensor) -> torch.Tensor:
+    def attention(self, x: torch.Tensor, past: Past | None = None) -> torch.Tensor:
         n, s, d = x.shape
         parts = self.qkv(x).split([h * self.head_dim for h in (self.heads, self.key_heads, self.key_heads)], dim=-1)
         q, k, v = (part.view(n, s, -1, self.head_dim).transpose(1, 2) for part in parts)
-        q, k = rotate(q), rotate(k)
+        start = 0 if past is None else past.length
+        q, k = rotate(q, start), rotate(k, start)
+        if past is not None:
+            k, v = past.extended(k, v)
         if self.key_heads < self.heads:
             k, v = (t.repeat_interleave(self.heads // self.key_heads, dim=1) for t in (k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # [n, heads, s, head_dim]
-        return self.projection(mixed.transpose(1, 2).reshape(n, s, d))
+        return self.projection(causal(q, k, v).transpose(1, 2).reshape(n, s, d))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.norm1(x))
+    def attend(self, x: torch.Tensor, past: Past | None = None) -> torch.Tensor:
+        """The block's first half; `past`: x is a piece of a sequence, and these tokens come before it."""
+        return x + self.attention(self.norm1(x), past)
+
+    def feed(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's second half."""
         gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.feed(self.attend(x))
 
 
 class Head(nn.Module):

@@ -1,0 +1,1 @@
+"""Weight-affine tasks (ours): weights of a few layers stay at a device for a step, and slabs of tokens pass through."""

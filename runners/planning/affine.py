@@ -1,0 +1,398 @@
+"""Plans weight-affine tasks: which device keeps which layers' weights for a step, and whose tokens pass through it.
+
+The model's chain is cut into G groups of neighbouring half blocks, and the head into K shares of its words; each such
+part is held by several devices, which share out the batch's samples. A device with W parameters and n samples of s
+tokens moves, with b bytes a number,
+
+    down = b (W + 2 n s d)      up = b (W + 2 n s d)      (weights, activations; gradients; at the head once n s d up)
+
+and its own time is taken as weights down + the longest of (activations down, up, computing) + gradients up, since the
+first and the last have nothing to overlap with. A step is the longest such time, and what it takes to fill the chain:
+one slab's way through every other part, there and back. More parts mean fewer weights and more samples for each.
+
+Choice: for every (G, K), bisection on the devices' time; for a time, each device manages a whole number of samples of
+each part, and parts are covered greedily, the one that lacks most next. Pairs are tried in the order of what they need
+at least (fractions of samples, no fill: `bound_s`), until that is more than the best plan takes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runners.planning.affine_units import ATTENTION, HEAD, Unit, block_units, cut_evenly, head_units
+from runners.planning.paths import paths
+from testbed.cluster import Cluster, ModelSpec
+from testbed.errors import InputError
+from testbed.units import size
+
+SLABS = (128, 256, 512, 1024, 2048)  # tokens
+LEAST_SLAB = 16  # of sequences shorter than the smallest of them, halves and quarters down to this
+FORWARDS = 4  # a block's slab costs so many forward passes: forward, recomputed, and backward is two
+HEAD_FORWARDS = 3
+_TRIES = 40  # of bisection
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """On the wire: bytes of one. At a device: bytes beside it, of a parameter and of a token's activation element."""
+
+    wire_bytes: float
+    parameter_bytes: float = 8.0  # weight and gradient
+    input_bytes: float = 4.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """One device's part of a part: its samples, in the order in which they come. seconds: of the device's own time."""
+
+    device: str
+    samples: tuple[int, ...]
+    weights_s: float
+    busy_s: float
+    gradient_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.weights_s + self.busy_s + self.gradient_s
+
+
+@dataclass(frozen=True)
+class AffinePlan:
+    """parts: groups of the chain in order, then the head's shares. shares: of each part, its devices.
+
+    step_s: predicted: own_s, the longest of a device's own time or of the server's link, and fill_s. bound_s: no plan
+    with any of the cuts that were considered is quicker, by the same cost model.
+    """
+
+    slab: int
+    parts: tuple[tuple[Unit, ...], ...]
+    shares: tuple[tuple[Share, ...], ...]
+    step_s: float
+    own_s: float
+    fill_s: float
+    bound_s: float
+    server_out_bytes: float
+    server_in_bytes: float
+
+    @property
+    def groups(self) -> int:
+        return sum(p[0].kind != HEAD for p in self.parts)
+
+
+class Costs:
+    """What parts cost on each of some devices; arrays over the devices.
+
+    Args:
+        rates: shared links folded in.
+    """
+
+    def __init__(self, cluster: Cluster, names: Sequence[str], model: ModelSpec, batch: int, numbers: Numbers):
+        self.names, self.model, self.batch, self.numbers = list(names), model, batch, numbers
+        links = paths(cluster)
+        devices = {d.name: d for d in cluster.devices}
+        self.up = np.array([links[n].uplink_bps for n in names]) / 8
+        self.down = np.array([links[n].downlink_bps for n in names]) / 8
+        self.flops = np.array([devices[n].flops for n in names])
+        self.memory = np.array([float(devices[n].memory_bytes) for n in names])
+        server = cluster.server.link
+        self.delay = np.array([links[n].uplink_delay_s + links[n].downlink_delay_s for n in names])
+        self.delay += server.uplink_delay_s + server.downlink_delay_s
+        self.server_out, self.server_in = server.uplink_bps / 8, server.downlink_bps / 8
+
+    def parameters(self, part: Sequence[Unit]) -> int:
+        return sum(u.parameters for u in part)
+
+    def sample_bytes(self, part: Sequence[Unit]) -> tuple[float, float]:
+        """(down, up) of one sample, forward and backward."""
+        once = self.numbers.wire_bytes * self.model.sequence * self.model.d_model
+        return (once, once) if part[0].kind == HEAD else (2 * once, 2 * once)
+
+    def sample_flops(self, part: Sequence[Unit]) -> float:
+        s = self.model.sequence
+        forward = sum(u.flops(self.model, s, s // 2 + 1) for u in part)
+        return forward * (HEAD_FORWARDS if part[0].kind == HEAD else FORWARDS)
+
+    def weights(self, part: Sequence[Unit]) -> np.ndarray:
+        return self.parameters(part) * self.numbers.wire_bytes / self.down
+
+    def gradient(self, part: Sequence[Unit]) -> np.ndarray:
+        return self.parameters(part) * self.numbers.wire_bytes / self.up
+
+    def sample(self, part: Sequence[Unit]) -> np.ndarray:
+        """Seconds that a sample keeps each device busy."""
+        down, up = self.sample_bytes(part)
+        return np.maximum(np.maximum(down / self.down, up / self.up), self.sample_flops(part) / self.flops)
+
+    def most(self, part: Sequence[Unit]) -> np.ndarray:
+        """Samples that fit each device's memory, below 0 where not even the weights do."""
+        n, m, s = self.numbers, self.model, self.model.sequence
+        fixed = self.parameters(part) * (n.parameter_bytes + 0.1 * n.wire_bytes)
+        width = 2 * m.key_heads * m.head_dim * 4.0 * sum(u.kind == ATTENTION for u in part)
+        if part[0].kind == HEAD:  # one slab's logits in either pass, some more on their way
+            words = part[0].end - part[0].first
+            fixed += 4 * 4.0 * min(s, SLABS[0]) * words
+        else:
+            fixed += s * width + 4.0 * min(s, SLABS[0]) * (8 * m.d_model + 2 * m.up_width + m.qkv_width)
+        each = s * (m.d_model * (n.input_bytes + 2 * n.wire_bytes) + width)
+        return np.floor((self.memory - fixed) / each)
+
+    def latency(self, part: Sequence[Unit], slab: int) -> np.ndarray:
+        """Seconds that one slab takes there and back through each device, both passes together."""
+        share = slab / self.model.sequence
+        down, up = self.sample_bytes(part)
+        passes = 2 if part[0].kind != HEAD else 3  # the head is asked once more for the gradient
+        alone = share * (down / self.down + up / self.up + self.sample_flops(part) / self.flops)
+        return alone + (passes - (part[0].kind == HEAD)) * self.delay
+
+
+def plan_affine(
+    cluster: Cluster, model: ModelSpec, batch: int, numbers: Numbers, *, devices: Sequence[str] | None = None,
+    slab: int | None = None,
+) -> AffinePlan:  # fmt: skip
+    """The quickest plan found.
+
+    Raises:
+        InputError: the model does not fit the devices, however it is cut.
+    """
+    names = [d.name for d in cluster.devices] if devices is None else list(devices)
+    costs = Costs(cluster, names, model, batch, numbers)
+    slabs = [min(slab, model.sequence)] if slab else [x for x in SLABS if x <= model.sequence] or _short(model.sequence)
+    if len(names) == 1:
+        return _alone(cluster, costs, slabs)
+    cuts = [_Cut(costs, parts) for parts in _cuts(model, len(names))]
+    cuts = sorted((c for c in cuts if np.isfinite(c.bound_s)), key=lambda c: c.bound_s)
+    best: AffinePlan | None = None
+    for cut in cuts:
+        if best is not None and cut.bound_s >= best.step_s:
+            break
+        plan = cut.plan(slabs, best.step_s if best else np.inf, cuts[0].bound_s)
+        if plan is not None and (best is None or plan.step_s < best.step_s):
+            best = plan
+    if best is None:
+        raise _too_large(cluster, costs)
+    return best
+
+
+def _alone(cluster: Cluster, costs: Costs, slabs: Sequence[int]) -> AffinePlan:
+    """One device has it all, the head as a part of its own."""
+    units = tuple(block_units(costs.model))
+    parts = (*((units,) if units else ()), tuple(head_units(costs.model, 1)))
+    free = costs.memory[0] - sum(costs.parameters(p) * costs.numbers.parameter_bytes for p in parts)
+    if free < 0 or any(costs.most(p)[0] < costs.batch for p in parts):
+        raise _too_large(cluster, costs)
+    samples = tuple(range(costs.batch))
+    shares = tuple(
+        (Share(costs.names[0], samples, float(costs.weights(p)[0]), float(costs.batch * costs.sample(p)[0]),
+               float(costs.gradient(p)[0])),) for p in parts
+    )  # fmt: skip
+    down = sum(costs.batch * costs.sample_bytes(p)[0] for p in parts)
+    up = sum(costs.batch * costs.sample_bytes(p)[1] for p in parts)
+    weights = sum(costs.parameters(p) for p in parts) * costs.numbers.wire_bytes
+    links = [(down / costs.down[0], up / costs.up[0], sum(costs.batch * costs.sample_flops(p) for p in parts)
+              / costs.flops[0])]  # fmt: skip
+    own = weights / costs.down[0] + weights / costs.up[0] + max(links[0])
+    fill = float(sum(costs.latency(p, slabs[0])[0] for p in parts))
+    return AffinePlan(slabs[0], parts, shares, own + fill, own, fill, own, weights + down, weights + up)
+
+
+def _short(sequence: int) -> list[int]:
+    return sorted({max(1, sequence // k) for k in (1, 2, 4) if k == 1 or sequence // k >= LEAST_SLAB})
+
+
+def _cuts(model: ModelSpec, devices: int) -> list[tuple[tuple[Unit, ...], ...]]:
+    """Ways to cut the model into at most as many parts as there are devices; with fewer devices, several a device."""
+    units = block_units(model)
+    head = head_units(model, 1)[0].parameters
+    counts = range(1, len(units) + 1)
+    if len(units) > 64:
+        counts = sorted({*np.unique(np.geomspace(1, len(units), 32).round().astype(int)).tolist(), model.layers})
+    found = []
+    for groups in counts if units else (0,):
+        parts = tuple(cut_evenly(units, groups)) if units else ()
+        largest = max((sum(u.parameters for u in p) for p in parts), default=head)
+        shares = sorted({min(max(1, round(f * head / largest)), 32) for f in (0.0, 0.5, 0.75, 1.0, 1.5, 2.0)})
+        for k in shares:
+            if groups + k <= devices:
+                found.append((*parts, *((u,) for u in head_units(model, k))))
+    return found
+
+
+class _Cut:
+    """One way to cut the model, on all devices."""
+
+    def __init__(self, costs: Costs, parts: tuple[tuple[Unit, ...], ...]):
+        self.costs, self.parts = costs, parts
+        kinds: dict[tuple, int] = {}
+        self.kind = [kinds.setdefault(self._key(p), len(kinds)) for p in parts]  # parts of one kind cost the same
+        examples = [parts[self.kind.index(i)] for i in range(len(kinds))]
+        self._fixed = np.stack([costs.weights(p) + costs.gradient(p) for p in examples])
+        self._each = np.stack([costs.sample(p) for p in examples])
+        self._most = np.stack([np.minimum(costs.most(p), costs.batch) for p in examples])
+        weights = sum(costs.parameters(p) for p in parts) * costs.numbers.wire_bytes
+        moved = [costs.sample_bytes(p) for p in parts]
+        # everyone's samples pass the server's link; and the weights of each part at least once
+        server = max(
+            (costs.batch * sum(m[0] for m in moved) + weights) / costs.server_out,
+            (costs.batch * sum(m[1] for m in moved) + weights) / costs.server_in,
+        )
+        self.bound_s = max(server, self._relaxed())
+
+    @staticmethod
+    def _key(part: tuple[Unit, ...]) -> tuple:
+        return tuple((u.kind, u.parameters) for u in part)
+
+    def _relaxed(self) -> float:
+        """The least time in which fractions of samples, each device in the part that suits it best, cover all parts."""
+        wanted = self.costs.batch * len(self.parts)
+
+        def covered(t: float) -> float:
+            n = np.clip((t - self._fixed) / self._each, 0, np.maximum(self._most, 0))
+            return float(n.max(axis=0).sum())
+
+        return _least(covered, wanted, float(self._fixed.min()))
+
+    def _samples(self, t: float) -> np.ndarray:
+        """[kind of part, device]: whole samples in time t."""
+        return np.clip(np.floor((t - self._fixed) / self._each + 1e-9), 0, np.maximum(self._most, 0)).astype(int)
+
+    def _cover(self, t: float) -> list[list[int]] | None:
+        """Devices of each part, so that each has room for the batch; None: they don't suffice."""
+        n = self._samples(t)
+        if n.max(axis=0).sum() < self.costs.batch * len(self.parts):
+            return None
+        members: list[list[int]] = [[] for _ in self.parts]
+        heap = [(-self.costs.batch, g) for g in range(len(self.parts))]
+        heapq.heapify(heap)
+        able = n.max(axis=0)
+        order = np.argsort(-able, kind="stable")
+        for i in order.tolist():
+            if able[i] == 0 or not heap:
+                break
+            skipped = []
+            while heap:
+                lacks, g = heapq.heappop(heap)
+                count = int(n[self.kind[g], i])
+                if count:
+                    members[g].append(i)
+                    if lacks + count < 0:
+                        heapq.heappush(heap, (lacks + count, g))
+                    break
+                skipped.append((lacks, g))
+            for entry in skipped:
+                heapq.heappush(heap, entry)
+        return None if heap else members
+
+    def plan(self, slabs: Sequence[int], limit_s: float, overall_bound_s: float) -> AffinePlan | None:
+        """The best with this cut, if it takes less than `limit_s`."""
+        low, high = self.bound_s, max(self.bound_s, 1e-9)
+        members = self._cover(high)
+        while members is None:
+            low, high = high, high * 1.5
+            if high > min(limit_s, 1e12):
+                return None
+            members = self._cover(high)
+        while high - low > 1e-3 * high:
+            middle = (low + high) / 2
+            found = self._cover(middle)
+            if found is None:
+                low = middle
+            else:
+                high, members = middle, found
+        return self._finish(members, slabs, overall_bound_s)
+
+    def _finish(self, members: list[list[int]], slabs: Sequence[int], bound_s: float) -> AffinePlan:
+        costs = self.costs
+        shares = []
+        own = out = back = 0.0
+        for g, (part, devices) in enumerate(zip(self.parts, members)):
+            counts = self._balanced(self.kind[g], devices)
+            devices = [i for i in devices if counts[i]]
+            order = _interleaved([counts[i] for i in devices])
+            mine: list[list[int]] = [[] for _ in devices]
+            for j, k in enumerate(order):
+                mine[k].append(j)
+            weights, gradient, each = costs.weights(part), costs.gradient(part), costs.sample(part)
+            row = tuple(
+                Share(costs.names[i], tuple(s), float(weights[i]), float(len(s) * each[i]), float(gradient[i]))
+                for i, s in zip(devices, mine)
+            )
+            shares.append(row)
+            own = max(own, *(s.seconds for s in row))
+            down, up = costs.sample_bytes(part)
+            size_bytes = costs.parameters(part) * costs.numbers.wire_bytes
+            out += len(row) * size_bytes + costs.batch * down
+            back += len(row) * size_bytes + costs.batch * up
+        own = max(own, out / costs.server_out, back / costs.server_in)
+        fills = {}
+        for slab in slabs:
+            # one slab's way through all parts but the slowest, whose time is in its devices' own
+            ways = [
+                float(np.average(costs.latency(part, slab)[list(m)], weights=np.ones(len(m))))
+                for part, m in zip(self.parts, members) if part[0].kind != HEAD
+            ]
+            head = max(float(costs.latency(p, slab)[list(m)].mean())
+                       for p, m in zip(self.parts, members) if p[0].kind == HEAD)  # fmt: skip
+            ways.append(head)
+            fills[slab] = sum(ways) - max(ways) + (max(ways) if len(ways) == 1 else 0.0)
+        slab = min(fills, key=fills.get)
+        return AffinePlan(
+            slab, self.parts, tuple(shares), own + fills[slab], own, fills[slab], bound_s, out, back
+        )  # fmt: skip
+
+    def _balanced(self, kind: int, devices: list[int]) -> dict[int, int]:
+        """How many samples each of a part's devices gets: the whole batch, done as early as can be."""
+        fixed, each, most = (a[kind, devices] for a in (self._fixed, self._each, self._most))
+        counts = np.zeros(len(devices), dtype=int)
+        heap = [(fixed[k] + each[k], k) for k in range(len(devices)) if most[k] >= 1]
+        heapq.heapify(heap)
+        for _ in range(self.costs.batch):
+            end, k = heapq.heappop(heap)
+            counts[k] += 1
+            if counts[k] < most[k]:
+                heapq.heappush(heap, (end + each[k], k))
+        return dict(zip(devices, counts.tolist()))
+
+
+def _least(covered, wanted: float, start: float) -> float:
+    """The least t at which covered(t) >= wanted; infinite where none is."""
+    high = max(start, 1e-9)
+    for _ in range(80):
+        if covered(high) >= wanted:
+            break
+        high *= 2
+    else:
+        return np.inf
+    low = 0.0
+    for _ in range(_TRIES):
+        middle = (low + high) / 2
+        if covered(middle) >= wanted:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _interleaved(counts: Sequence[int]) -> list[int]:
+    """Whose turn it is, for each sample: everyone's samples spread evenly over the batch."""
+    places = [((k + 0.5) / n, i) for i, n in enumerate(counts) for k in range(n)]
+    return [i for _, i in sorted(places)]
+
+
+def _too_large(cluster: Cluster, costs: Costs) -> InputError:
+    largest = max(cluster.devices, key=lambda d: d.memory_bytes, default=None)
+    if largest is None:
+        return InputError("cluster", "no devices; expected at least one")
+    units = block_units(costs.model)
+    least = max((u.parameters for u in units), default=0) * costs.numbers.parameter_bytes
+    total = sum(u.parameters for u in (*units, *head_units(costs.model, 1))) * costs.numbers.parameter_bytes
+    return InputError(
+        "devices, memory",
+        f"all {len(costs.names)} devices together can't hold the model's weights and gradients for a step: "
+        f"{int(total):,} bytes ({size(total)}), at least {int(least):,} ({size(least)}) at one device; the largest has "
+        f"{int(largest.memory_bytes):,} bytes ({size(largest.memory_bytes)})",
+        hint="more or larger devices, or training.tasks: tiles",
+    )
