@@ -12,10 +12,11 @@ class Duty:
 
     posted, back, done: of each sample: slabs sent forward; the slab that goes backward next; results that came, of both
     passes. scored: at the head, the slabs whose scores it has given. left: backward results that are to come. handing: the gradient has been asked for, nothing can be added.
+    redone: its device is lost, and this is what became of it.
     """
 
-    __slots__ = ("back", "done", "group", "handing", "id", "lane", "left", "pieces", "posted", "samples",
-                 "scored")  # fmt: skip
+    __slots__ = ("back", "done", "group", "handing", "id", "lane", "left", "pieces", "posted", "redone",
+                 "samples", "scored")  # fmt: skip
 
     def __init__(self, number: int, group: int, lane: Lane, pieces: Iterable[int]):
         self.id, self.group, self.lane = number, group, lane
@@ -27,6 +28,7 @@ class Duty:
         self.scored: set[tuple[int, int]] = set()
         self.left = 0
         self.handing = False
+        self.redone: Redone | None = None
 
 
 class Redone:
@@ -46,9 +48,11 @@ class Redone:
     def satisfied(self) -> bool:
         if not self.duties:
             return False
-        if self.handing:
-            return not any(duty.pieces for duty in self.duties)
-        return all(
-            not duty.pieces or duty.done[j] >= self.reached[j]
-            for duty in self.duties for j in duty.samples if j in self.reached
-        )  # fmt: skip
+        return all(self._as_far(duty) for duty in self.duties)
+
+    def _as_far(self, duty: Duty) -> bool:
+        if not duty.pieces:
+            return True
+        if duty.redone is not None:  # that device is lost, too
+            return duty.redone.satisfied
+        return not self.handing and all(duty.done[j] >= self.reached[j] for j in duty.samples if j in self.reached)

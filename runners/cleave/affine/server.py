@@ -366,7 +366,7 @@ class AffineServer:
             self._node.record("warning", text=f"no device is left: step {self._step} waits, with all it has so far")
         again = []
         for duty in lost:
-            redone = Redone(dict(duty.done), duty.handing)
+            redone = duty.redone = Redone(dict(duty.done), duty.handing)
             again.append(redone)
             self._take_over(duty.group, list(duty.samples), sorted(duty.pieces), redone)
         self._recoveries.lost(event, self._step, again, waits=waits)
