@@ -332,7 +332,8 @@ class _Cut:
             # one slab's way through all parts but the slowest, whose time is in its devices' own
             ways = [
                 float(np.average(costs.latency(part, slab)[list(m)], weights=np.ones(len(m))))
-                for part, m in zip(self.parts, members) if part[0].kind != HEAD
+                for part, m in zip(self.parts, members)
+                if part[0].kind != HEAD
             ]
             head = max(float(costs.latency(p, slab)[list(m)].mean())
                        for p, m in zip(self.parts, members) if p[0].kind == HEAD)  # fmt: skip

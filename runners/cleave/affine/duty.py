@@ -11,8 +11,8 @@ class Duty:
     """One device's part of a group's work: samples, and the pieces of their summed gradient that it owes.
 
     posted, back, done: of each sample: slabs sent forward; the slab that goes backward next; results that came, of both
-    passes. scored: at the head, the slabs whose scores it has given. left: backward results that are to come. handing: the gradient has been asked for, nothing can be added.
-    redone: its device is lost, and this is what became of it.
+    passes. scored: at the head, the slabs whose scores it has given. left: backward results that are to come.
+    handing: the gradient has been asked for, nothing can be added. redone: its device is lost, and what became of it.
     """
 
     __slots__ = ("back", "done", "group", "handing", "id", "lane", "left", "pieces", "posted", "redone",

@@ -15,7 +15,9 @@ def _plan(cluster: Cluster, model: ModelSpec, batch: int, numbers: Numbers, name
     return plan_affine(cluster, model, batch, numbers, devices=names, slab=slab)
 
 
-def planned(cluster: Cluster, model: ModelSpec, batch: int, options: CleaveOptions, names: tuple[str, ...]) -> AffinePlan:
+def planned(
+    cluster: Cluster, model: ModelSpec, batch: int, options: CleaveOptions, names: tuple[str, ...]
+) -> AffinePlan:
     """Raises InputError where the model does not fit these devices."""
     numbers = Numbers(Codec(options.wire).nbytes(64) / 64)
     slab = None if options.slab == "auto" else min(int(options.slab), model.sequence)

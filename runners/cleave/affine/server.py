@@ -255,7 +255,9 @@ class AffineServer:
             return self._codec.encode(total)
 
         numbers = len(partial) * partial[0][0].numel()
-        self._job(add, self._moved(numbers, 12, always=True), "head", lambda out: flow.put_gradient(flow.groups, j, c, out))
+        self._job(
+            add, self._moved(numbers, 12, always=True), "head", lambda out: flow.put_gradient(flow.groups, j, c, out)
+        )
 
     def _embed_back(self, j: int, c: int, tensors: list[torch.Tensor]) -> None:
         a, b = self._edges[c], self._edges[c + 1]
