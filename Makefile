@@ -6,11 +6,12 @@ PY := $(VENV)/bin/python
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 STAMP := $(VENV)/.setup-done
 
-.PHONY: help setup quickstart test bench results validate lint docs clean
+.PHONY: help setup quickstart test test-browser bench results validate lint docs clean
 help:
 	@echo "make setup       packages and virtual environment (quick when nothing is to do)"
 	@echo "make quickstart  setup, then experiments/quickstart.yaml and its report"
 	@echo "make test        setup, then all tests (root tests run as root, through sudo where needed)"
+	@echo "make test-browser  setup, then reports, comparisons and plots looked at in Chromium; pictures in build/browser"
 	@echo "make bench       speed and memory, with stock Mininet in the same run"
 	@echo "make results     docs/results.md: the paper's questions, simulated; about half an hour on two cores"
 	@echo "make validate    docs/validation: the simulation against emulation, some ten minutes on a quiet machine"
@@ -34,6 +35,10 @@ else
 	$(SUDO) $(PY) -m pytest -q tests/emulation
 	$(SUDO) $(PY) -m pytest -q -n 2 --dist worksteal tests/kernel
 endif
+
+test-browser: setup
+	command -v chromedriver >/dev/null || $(SUDO) apt-get install -y -q --no-install-recommends chromium chromium-driver
+	$(PY) -m pytest -q tests/browser $(ARGS)
 
 bench: setup
 	$(SUDO) $(PY) -m tests.bench $(ARGS)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import plotly.graph_objects as go
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from testbed.figures import colours
+from testbed.figures.style import visible
 
 _IN_SCRIPTS = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}  # what could end a script, or break one
 
@@ -17,16 +19,18 @@ _IN_SCRIPTS = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}  # what co
 @cache
 def environment(package: str = "testbed.figures") -> Environment:
     """Templates of a package's folder `templates`, which can extend page.html."""
-    from jinja2 import ChoiceLoader
-
     loaders = [PackageLoader(name) for name in dict.fromkeys((package, "testbed.figures"))]
     found = Environment(
         loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        extensions=["jinja2.ext.do"],
+        extensions=["jinja2.ext.do"], finalize=_finalize,
     )  # fmt: skip
     found.globals |= {"plotly_js": _plotly_js, "dark": colours.DARK}
     found.filters["figure_json"] = figure_json
     return found
+
+
+def _finalize(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def figure_json(figure: go.Figure) -> Markup:

@@ -17,7 +17,7 @@ DARK = {  # what stands in for a colour on a dark page
     GRID: "#374151",
     SET: "#9ca3af",
     PROBED: "#f9fafb",
-    MEASURED: "#5aa9e6",
+    MEASURED: "#3d8fd1",
     LEAVE: "#f0776c",
     RECOVERY: "#5c4a26",
     REDONE: "#e09a5b",

@@ -17,6 +17,7 @@ def links(data: RunData, nodes: list[str]) -> go.Figure:
     figure = make_subplots(
         rows=rows, cols=2, shared_xaxes=True, horizontal_spacing=0.07, vertical_spacing=min(0.04, 0.3 / rows)
     )
+    dress(figure, 130 + 128 * rows, alt=f"Set and measured rates of {len(nodes)} links, down and up, over time")
     named: set[str] = set()  # each name stands in the legend once
 
     def legend(name: str) -> dict:
@@ -64,12 +65,10 @@ def links(data: RunData, nodes: list[str]) -> go.Figure:
                     hovertemplate="%{y:.4g} Mbit/s<extra>probed</extra>",
                     **at,
                 )
-    dress(figure, 130 + 128 * rows, alt=f"Set and measured rates of {len(nodes)} links, down and up, over time")
     figure.update_xaxes(range=[0, max(data.end_s, 1e-3)])
     figure.update_xaxes(title_text="emulated time [s]", row=rows)
     figure.update_yaxes(rangemode="tozero", title_text="Mbit/s", title_font={"size": 11}, col=1)
     figure.update_yaxes(rangemode="tozero", col=2)
-    figure.update_layout(legend={"y": 1 + 22 / (128 * rows)}, margin={"t": 84})
     return figure
 
 

@@ -95,7 +95,8 @@ def _steps(
 def _scale(made: go.Figure, low: float, high: float, ratio: float, at: tuple[int, int], title: str) -> None:
     """An x axis is logarithmic where its values are far apart."""
     log = low > 0 and high / low > ratio
-    made.update_xaxes(type="log" if log else "linear", title_text=title, row=at[0], col=at[1])
+    decades = 1 if log and high / low > 100 else None
+    made.update_xaxes(type="log" if log else "linear", dtick=decades, title_text=title, row=at[0], col=at[1])
 
 
 def _over_time(made: go.Figure, traces: Mapping[str, LinkTrace], field: str, colour: str, row: int) -> None:

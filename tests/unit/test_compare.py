@@ -199,7 +199,9 @@ def test_the_page_draws_over_a_numeric_setting(tmp_path):
     comparison = compare(find_runs([tmp_path]), g_co2_per_kwh=480.0)
     assert axis(comparison) == "topology.homes"
     page = html(comparison)
-    assert page.count('<div class="plot" role="img"') == len([m for m in METRICS if comparison.groups[0].metrics[m].n])
+    assert page.count('<div class="plot" role="figure"') == len(
+        [m for m in METRICS if comparison.groups[0].metrics[m].n]
+    )
     assert "http" not in page.replace("http://www.w3.org", "").split("</script>")[-1]
 
 

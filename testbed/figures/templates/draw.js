@@ -9,7 +9,7 @@ function stacked(layout) {
     .map(k => ({y: layout[k], x: layout[(layout[k].anchor || "x").replace("x", "xaxis")]}));
   if (panels.every(p => !p.x.domain || p.x.domain[1] - p.x.domain[0] > 0.9)) return;
   panels.sort((a, b) => b.y.domain[1] - a.y.domain[1] || a.x.domain[0] - b.x.domain[0]);
-  const inside = layout.height - MARGIN, gap = 64;
+  const inside = layout.height - MARGIN, gap = 70;
   const heights = panels.map(p => Math.max(70, (p.y.domain[1] - p.y.domain[0]) * inside));
   const total = heights.reduce((sum, h) => sum + h + gap, -gap);
   let top = total;
@@ -24,13 +24,18 @@ function stacked(layout) {
 function draw(box) {
   const source = box.querySelector("script").textContent;
   const figure = JSON.parse(source, (key, value) => isDark.matches && typeof value === "string" ? DARK[value] || value : value);
-  if (box.clientWidth < 640) { stacked(figure.layout); figure.layout.margin.l = 48; }
+  const narrow = box.clientWidth < 640;
+  if (narrow) {
+    stacked(figure.layout);
+    figure.layout.margin.l = 48;
+    figure.data = figure.data.filter(trace => trace.mode !== "text");  // there is no room for labels within boxes
+  }
   figure.layout.width = box.clientWidth;
   let target = box.querySelector(".drawing");
   if (!target) { target = box.appendChild(document.createElement("div")); target.className = "drawing"; }
   box.style.minHeight = figure.layout.height + "px";
   box.drawnWidth = box.clientWidth;
-  return Plotly.newPlot(target, figure.data, figure.layout, CONFIG);
+  return Plotly.newPlot(target, figure.data, figure.layout, {...CONFIG, displayModeBar: narrow ? false : "hover"});
 }
 
 const boxes = [...document.querySelectorAll(".plot")];
