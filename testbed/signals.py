@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,19 @@ def interruptible(on_signal: Callable[[str], None] = lambda name: None) -> Itera
         on_signal(name)
         raise Interrupted(name)
 
+    def once_more(signum: int, frame: Any) -> None:
+        _ignore(signum)
+        raise Interrupted(signal.Signals(signum).name)
+
+    def unraisable(what: sys.UnraisableHookArgs) -> None:
+        """What is raised in a destructor, or in a weak reference's callback, Python drops: the signal comes again."""
+        if not isinstance(what.exc_value, Interrupted):
+            hook(what)
+            return
+        signum, main = signal.Signals[str(what.exc_value)], threading.main_thread().ident
+        signal.signal(signum, once_more)
+        threading.Timer(0.01, lambda: signal.pthread_kill(main or 0, signum)).start()  # once the callback is over
+
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -56,8 +70,10 @@ def interruptible(on_signal: Callable[[str], None] = lambda name: None) -> Itera
         for s in _SIGNALS
         if s is not signal.SIGHUP or signal.getsignal(s) is not signal.SIG_IGN
     }
+    hook, sys.unraisablehook = sys.unraisablehook, unraisable
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for s, old in before.items():
             signal.signal(s, old)

@@ -36,7 +36,7 @@ BACKENDS = {"nfqueue": NfqueueBackend, "netem": NetemBackend}
 @pytest.fixture(params=BACKENDS)
 def delay(request, capabilities: Capabilities) -> Iterator[Callable[..., DelayBackend]]:
     """Starts delay lines on networks: delay(network, delays, seed=1)."""
-    found = getattr(capabilities, request.param)
+    found = capabilities.delay[request.param]
     if not found.available:
         pytest.skip(f"{request.param}: {found.how}")
     with contextlib.ExitStack() as stack:

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import weakref
 
 import pytest
 
@@ -61,3 +63,25 @@ def test_a_run_under_nohup_outlives_its_terminal(ignored):
     finally:
         signal.signal(signal.SIGHUP, before)
     assert came == ([] if ignored else ["SIGHUP"])
+
+
+def test_a_signal_that_comes_in_a_weak_references_callback_is_not_lost():
+    """Python drops what such a callback raises."""
+
+    class Thing:
+        pass
+
+    told = []
+
+    def wait() -> None:
+        with interruptible(told.append):
+            thing = Thing()
+            reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+            del thing
+            assert reference() is None
+            for _ in range(500):
+                time.sleep(0.01)
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        wait()
+    assert told == ["SIGTERM"]
