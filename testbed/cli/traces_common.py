@@ -100,6 +100,11 @@ _READING = (
         metavar="WHAT=COLUMN[:UNIT]",
         help="What a column of a table means: time, download, upload, rtt, jitter, loss, home. Repeatable.",
     ),
+    click.option(
+        "--pattern",
+        metavar="REGEX",
+        help="Read lines by named groups: time, download, upload, rtt, jitter, loss, home, with units: download_mbps.",
+    ),
     click.option("--every", type=Quantity("duration"), help="Time between rows of a file without times."),
     click.option("--tz", metavar="ZONE", help="Time zone of times without one, such as Europe/London."),
     click.option("--dates", metavar="dmy|mdy", help="Order of dates such as 02/10/21."),
@@ -136,6 +141,8 @@ _READING = (
     click.option(
         "--rtt", type=Quantity("duration"), default="20ms", show_default=True, help="RTT in files that have none."
     ),
+    click.option("--down", type=Quantity("rate"), help="Download of a file that has no rates, such as a log of RTTs."),
+    click.option("--up", type=Quantity("rate"), help="Upload of such a file."),
     click.option(
         "--most", type=click.IntRange(1), default=10_000, show_default=True, help="Homes read of a population file."
     ),
@@ -147,7 +154,25 @@ def reads_traces(command):
 
     @functools.wraps(command)
     def read_first(
-        files, format, strict, columns, every, tz, dates, rule, align, name, floor, bin, up_ratio, rtt, most, **rest
+        files,
+        format,
+        strict,
+        columns,
+        pattern,
+        every,
+        tz,
+        dates,
+        rule,
+        align,
+        name,
+        floor,
+        bin,
+        up_ratio,
+        rtt,
+        down,
+        up,
+        most,
+        **rest,
     ):
         from testbed.traces.assemble import Defaults
         from testbed.traces.reading import read_traces
@@ -164,6 +189,7 @@ def reads_traces(command):
                 strict=strict,
                 report=report,
                 map=columns,
+                pattern=pattern,
                 every_s=every,
                 zone=tz,
                 dates=dates,
@@ -173,7 +199,7 @@ def reads_traces(command):
                 floor_bps=floor,
                 bin_s=bin,
                 most=most,
-                defaults=Defaults(rtt_s=rtt, up_per_down=up_ratio),
+                defaults=Defaults(rtt_s=rtt, up_per_down=up_ratio, down_bps=down, up_bps=up),
                 progress=advance,
             )
         return command(traces, report, **rest)

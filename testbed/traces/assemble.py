@@ -13,6 +13,7 @@ from testbed.traces.records import FIELDS, PLAUSIBLE_BPS, PLAUSIBLE_S, SMALLEST_
 ALIGNMENTS = ("clock", "home")
 LATE_S = 86400.0  # a home that starts later than this after the first one is worth a warning
 LONE_HOLD_S = 86400.0  # a single measurement stands for a day
+_QUANTITY = {"down_bps": "download", "up_bps": "upload"}
 _STEPS = 100_000  # steps that a trace's typical step is estimated from
 
 
@@ -24,6 +25,8 @@ class Defaults:
     jitter_s: float = 0.0
     loss: float = 0.0
     up_per_down: float = 1.0  # of a one-directional file
+    down_bps: float | None = None  # of a file without rates, which is refused without these
+    up_bps: float | None = None
 
 
 def assemble(records: LinkRecords, defaults: Defaults, align: str = "clock") -> dict[str, LinkTrace]:
@@ -72,6 +75,8 @@ def assemble(records: LinkRecords, defaults: Defaults, align: str = "clock") -> 
 
 def _assumption(quantity: str, defaults: Defaults) -> str:
     return {
+        "down_bps": f"download of {units.rate(defaults.down_bps or 0)}, as stated",
+        "up_bps": f"upload of {units.rate(defaults.up_bps or 0)}, as stated",
         "upload": f"{defaults.up_per_down:g} of the download (there is a download only)",
         "download": f"{1 / defaults.up_per_down:g} times the upload (there is an upload only)",
         "rtt": units.duration(defaults.rtt_s),
@@ -101,7 +106,9 @@ def _one(
     same = times[1:] == times[:-1]
     if same.any():
         times, columns = _combined(home, times, columns, same, records)
+    before = dict(missing)
     columns = _filled(home, columns, records, defaults, len(times), missing)
+    assumed = frozenset(_QUANTITY.get(q, q) for q, count in missing.items() if count != before.get(q, 0))
     steps = np.diff(times[:_STEPS])
     hold = records.hold_s or (float(np.median(steps)) if len(steps) else LONE_HOLD_S)
     if times[0] > 0:  # the clock starts before this home's first sample
@@ -114,7 +121,7 @@ def _one(
             raise report.error(f"states span_s {stated:g} but has a row at {times[-1]:g} s for home {home}")
         span = stated
     start = zero if records.absolute else records.remarks and records.remarks.start(home)
-    return LinkTrace(home, times, **columns, span_s=span, start_epoch_s=start, source=report.path)
+    return LinkTrace(home, times, **columns, span_s=span, start_epoch_s=start, source=report.path, assumed=assumed)
 
 
 def _combined(home, times, columns, same, records):
@@ -158,10 +165,14 @@ def _filled(
             else:
                 report.repair(f"missing {name}: held from the row before", f"home {home}", count=int(gaps.sum()))
         out[name] = column
+    stated = [name for name in ("down_bps", "up_bps") if name not in out and getattr(defaults, name) is not None]
+    for name in stated:
+        missing[name] = missing.get(name, 0) + 1
+        out[name] = np.broadcast_to(np.float64(getattr(defaults, name)), n)
     if "down_bps" not in out and "up_bps" not in out:
         raise report.error(
-            f"has no rate for home {home}; expected download, upload or both",
-            hint="a file of delays alone is no link trace",
+            f"has delays or losses but no rate for home {home}; a link needs download and upload",
+            hint="state them: --down 50Mbit/s --up 10Mbit/s, or `links: {trace: …, download: …, upload: …}`",
         )
     lacking = []
     if "up_bps" not in out:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
+from testbed.traces import dates
 from testbed.traces.source import Sample, Source
 
+LONGEST_PREFIX = 200  # characters before an object on its line
+PREFIXED = 0.5  # share of lines with an object, from which a file is one of objects behind prefixes
+_ISO = re.compile(
+    r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?:Z|[+-]\d{2}:?\d{2})?"
+    r"|(?<!\d)1\d{9}(?:\.\d+)?(?!\d)"
+)
+_BRACKETS = re.compile(r"\[[^\]{\"\n]*[-:A-Za-z][^\]{\"\n]*\][^\n]*\{")  # '[2023-04-04 10:41:56] {…'
 DEEPEST = 200  # levels of nesting, beyond which a document is no log
 
 
@@ -72,8 +81,8 @@ _LENIENT = json.JSONDecoder(parse_constant=_constant)  # recognises a format; it
 def from_sample(sample: Sample) -> Any:
     """The document, a list of the first lines' objects, or None."""
     text = sample.text.lstrip("\ufeff \r\n\t")
-    if text[:1] not in ("{", "["):
-        return None
+    if text[:1] not in ("{", "[") or _BRACKETS.match(text):
+        return _prefixed_sample(sample)
     try:
         return _LENIENT.decode(text)
     except (ValueError, RecursionError):
@@ -90,6 +99,50 @@ def from_sample(sample: Sample) -> Any:
     if found:
         return found
     return _beginning(text) if not sample.whole else None
+
+
+def _prefixed_sample(sample: Sample) -> Any:
+    """The objects of lines that begin with something else; None where most lines have none."""
+    lines = list(sample.lines[:50])
+    found = [value for line in lines if (value := _after_prefix(line)) is not None]
+    if found and len(found) >= PREFIXED * len(lines):
+        return found
+    at = sample.text.find("{")  # one document behind a word: 'Stdout: {', and its lines
+    if 0 < at <= LONGEST_PREFIX and "\n" not in sample.text[:at].strip():
+        behind = sample.text[at:]
+        try:
+            return _LENIENT.raw_decode(behind)[0]
+        except (ValueError, RecursionError):
+            return _beginning(behind) if not sample.whole else None
+    return None
+
+
+def _after_prefix(line: str) -> dict | None:
+    """The object at a line's end, behind a program's name, a container's or journal's time stamp.
+
+    Where the object has no time of its own, it gets the prefix's, under 'timestamp'.
+    """
+    at = line.find("{")
+    if not 0 < at <= LONGEST_PREFIX or line[at - 1] in ";,\t\"'":  # a cell of a table is no object behind a prefix
+        return None
+    try:
+        value = _DECODER.decode(line[at:].rstrip().rstrip("'"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    stamp = _stamp_in(line[:at])
+    if stamp and not any(key.lower().endswith(("time", "timestamp", "date")) for key in value):
+        value["timestamp"] = stamp
+    return value
+
+
+def _stamp_in(prefix: str) -> str | None:
+    match = _ISO.search(prefix)
+    if match:
+        return match[0]
+    found = dates.find(prefix)
+    return found[1].strip() if found else None
 
 
 def _beginning(text: str) -> Any:
@@ -138,12 +191,16 @@ def objects(source: Source) -> Iterator[tuple[int | None, Any]]:
     report = source.report
     sample = source.sample
     first = next((line.strip() for line in sample.lines), "")
+    prefixed = first[:1] not in ("{", "[") or bool(_BRACKETS.match(first))
     by_lines = first[:1] in ("{", "[") and _decodes(first) and len(sample.lines) > 1
+    if prefixed and any(_after_prefix(line) for line in sample.lines[:50]):
+        yield from _by_lines(source, prefixed=True)
+        return
     if by_lines:
         yield from _by_lines(source)
         return
     text = source.text().lstrip("\ufeff")
-    at, seen = 0, 0
+    at, seen = max(0, text.find("{")) if prefixed else 0, 0
     while True:
         while at < len(text) and text[at] in " \r\n\t,\x00":
             at += 1
@@ -170,14 +227,16 @@ def objects(source: Source) -> Iterator[tuple[int | None, Any]]:
             yield None, value
 
 
-def _by_lines(source: Source) -> Iterator[tuple[int | None, Any]]:
+def _by_lines(source: Source, prefixed: bool = False) -> Iterator[tuple[int | None, Any]]:
     report = source.report
     for number, raw, ended in source.byte_lines():
         line = source.decode(raw, number).strip()
         if not line:
             continue
         try:
-            value = _DECODER.decode(line.rstrip(","))
+            value = _after_prefix(line) if prefixed else None
+            if value is None:
+                value = _DECODER.decode(line.rstrip(","))
         except (ValueError, RecursionError) as error:
             if not ended:
                 report.repair("last line cut short: dropped", line[:60], number)

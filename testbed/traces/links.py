@@ -27,6 +27,7 @@ class LinkTrace:
     home: its name. times_s: (n,) float64, ascending, starting at 0. down_bps, up_bps: (n,) TCP goodput
     [bit/s], positive. rtt_s, jitter_s: (n,) [s]. loss: (n,) probability over the round trip, 0 to 1.
     span_s: length of the trace, the last sample's holding time included; the period when it loops.
+    assumed: which of download, upload, rtt, jitter and loss the file does not have.
     start_epoch_s: Unix time of t = 0, or None where the file has no absolute time.
     """
 
@@ -40,6 +41,7 @@ class LinkTrace:
     span_s: float
     start_epoch_s: float | None = None
     source: str = field(default="", compare=False)
+    assumed: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.times_s)

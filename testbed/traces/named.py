@@ -21,14 +21,14 @@ def has_rate(layout: Layout) -> bool:
     return any(n.field in ("down_bps", "up_bps") for n in recognise(layout.header, layout.rows[:50]))
 
 
-def plan_by_names(layout: Layout, options, report: Report) -> Plan:
-    """The plan of a table by its header.
+def plan_by_names(layout: Layout, options, report: Report, rates: bool = True) -> Plan:
+    """The plan of a table by its header. rates: whether it must have any.
 
     Raises:
         InputError: no rate among the columns, or units that can't be told.
     """
     named = {n.field: n for n in recognise(layout.header, layout.rows[:50])}
-    if "down_bps" not in named and "up_bps" not in named:
+    if rates and "down_bps" not in named and "up_bps" not in named:
         raise report.error(
             f"names no download and no upload among its columns ({', '.join(layout.header[:12])})",
             hint="name the columns: --map download=COLUMN:UNIT …; see docs/traces.md",
@@ -127,6 +127,40 @@ def time_columns(cells: list[str], index: int, second: int, unit: str | None, na
     return TimeColumns(RELATIVE, index, factor=factor, label=name)
 
 
+def realigned(layout: Layout) -> str:
+    """How to read rows that are wider than the header: the place of the first cell too many, told from the cells."""
+    rows = [row for row in layout.rows if len(row) == layout.row_width]
+    spare = layout.row_width - len(layout.header)
+    best, names = -1.0, layout.header
+    for at in range(len(layout.header), -1, -1):
+        shifted = (*layout.header[:at], *[""] * spare, *layout.header[at:])
+        found = recognise(shifted, rows)
+        fits = sum(all(_fits(n, row[n.index]) for row in rows[:20]) for n in found)
+        if fits > best:
+            best, names = fits, shifted
+    found = [Named(n.field, n.index, n.unit, str(n.index + 1)) for n in recognise(names, rows)]
+    extra = next((i for i, name in enumerate(names) if not name), -1)
+    pairs = [pair for row in rows[:20] if (pair := with_unit(row[extra]))]
+    for field, factor in units_of.FACTORS.items():
+        if pairs and factor(pairs[0][1]) is not None and field not in {n.field for n in found} and field != "jitter_s":
+            found.append(Named(field, extra, None, str(extra + 1)))
+    wide = Layout(layout.delimiter, names, tuple(rows))
+    return (
+        f"the header has {len(layout.header)} names, most rows have {layout.row_width} cells; if a column was added "
+        f"after '{names[extra - 1] if extra > 0 else ''}': {stated({n.field: n for n in found}, wide)}"
+    )
+
+
+def _fits(named: Named, cell: str) -> bool:
+    """Whether a cell can be what its column's name says."""
+    if named.field in ("time", "clock", "home"):
+        return named.field == "home" or is_stamp(cell) or is_time_of_day(cell)
+    pair = with_unit(cell)
+    if pair:
+        return units_of.factor(named.field, pair[1]) is not None
+    return _plain_number(cell) is not None
+
+
 def _plain_number(cell: str) -> float | None:
     try:
         return number(cell)
@@ -181,8 +215,8 @@ def plan_by_map(layout: Layout, options, report: Report) -> Plan:
             if not unit:
                 factor = column_factor(fields[key], column, cells, report)
             columns.append(Column(fields[key], index, factor, column))
-    if not any(c.field in ("down_bps", "up_bps") for c in columns):
-        raise InputError("--map", "names neither download nor upload; expected at least one of them")
+    if not columns:
+        raise InputError("--map", "names no quantity; expected download, upload, rtt, jitter or loss")
     if time is None:
         if options.every_s is None:
             report.assumed["time"] = "a row an hour (--map names no time; --every states another)"

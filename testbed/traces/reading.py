@@ -113,6 +113,8 @@ def _recognised(files: list[tuple[Path, bool]], kind, name, report: Report, sett
     """(source, format) of each file; files of a folder that are no traces are left out, with a warning."""
     if name is None and settings.map and kind != "availability":
         name = "map"
+    if name is None and settings.pattern and kind != "availability":
+        name = "pattern"
     found, wrong, left = [], [], {}
     for file, named in files:
         try:

@@ -38,6 +38,10 @@ def sniff_delimiter(lines: Iterable[str], most: int = 200, among: tuple[str, ...
             break
         common = max(set(counts), key=counts.count)
         score = (common - 1) * (counts.count(common) / len(counts)) ** 2
+        if delimiter != BLANKS and common > 1 and counts.count(common) > 0.9 * len(counts):
+            first = split(kept[-1], delimiter)[0]
+            if " " in first and is_stamp(first):
+                return delimiter  # blanks stand within the dates
         if delimiter == BLANKS:
             score *= 0.5  # blanks are within cells more often than between them
         if common > 1 and score > best:

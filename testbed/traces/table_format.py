@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,14 +14,14 @@ from testbed.traces.records import LinkRecords
 from testbed.traces.source import Sample, Source
 from testbed.traces.table import Layout, check_once
 from testbed.traces.tabular import TableReader
-from testbed.traces.units_of import factor
+from testbed.traces.units_of import FACTORS, factor
 
 
 @dataclass(frozen=True)
 class TableFormat:
     """A table format.
 
-    needs: names that a header of this format has (compared without case, '.' as '_').
+    needs: names that a header of this format has (compared without case, blanks, underscores and units in brackets).
     columns: field -> (names in order of preference, unit). time: names, the second one (if any) of the time
     of day; empty for a format without times. homes: names that together name the home.
     unheaded: for tables without header, a function from the layout to name -> index, or None when it is
@@ -89,7 +90,9 @@ class TableFormat:
         for fieldname, (names, unit) in self.columns.items():
             name = next((n for n in names if _plain(n) in where), None)
             if name is not None:
-                columns.append(Column(fieldname, where[_plain(name)], factor(fieldname, unit), name))
+                index = where[_plain(name)]
+                own = _unit_of(layout.header[index]) if index < len(layout.header) else None
+                columns.append(Column(fieldname, index, factor(fieldname, own or unit), name))
         if not columns:
             raise report.error(f"has none of the columns of {self.title}")
         time = self._time(layout, where, report, options)
@@ -139,4 +142,17 @@ class TableFormat:
 
 
 def _plain(name: str) -> str:
-    return name.strip().strip("\"'").lower().replace(".", "_")
+    return re.sub(r"[^a-z0-9%]+", "", _without_unit(name).lower())
+
+
+_UNIT = re.compile(r"\s*[(\[]([^()\[\]]{1,20})[)\]]\s*\Z")
+
+
+def _without_unit(name: str) -> str:
+    return _UNIT.sub("", name) if _unit_of(name) else name
+
+
+def _unit_of(name: str) -> str | None:
+    """The unit that a header cell states in brackets: 'Download (Mbit/s)'."""
+    match = _UNIT.search(name.strip().strip("\"'"))
+    return match[1] if match and any(kind(match[1]) is not None for kind in FACTORS.values()) else None

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 
 from testbed.traces.bulk import BulkReader
-from testbed.traces.numbers import number, with_unit
+from testbed.traces.named import realigned
+from testbed.traces.numbers import MISSING, number, with_unit
 from testbed.traces.plan import EVEN, RELATIVE, TIME_OF_DAY, Column, Plan
 from testbed.traces.records import FAILED_RATE, FIELDS, NAN, LinkRecords
 from testbed.traces.remarks import Remarks
@@ -21,6 +22,7 @@ from testbed.traces.units_of import scaled
 
 COMPACT_ABOVE = 128 << 20  # bytes of text from which values are kept in single precision
 SMALLEST_PIECE = 4096  # bytes below which a piece is not worth the bulk reader's call
+WARN_LOST = 0.1  # share of rows that are lost, from which a warning says so
 BROKEN = 0.5  # a file with a larger share of unreadable rows is of another format
 
 
@@ -54,7 +56,7 @@ class TableReader:
         self.home = options.home or source.stem
         self.clock = Clock(self.report, options.zone, options.dates)
         self.clock.learn(self._stamp(row) for row in layout.rows if len(row) >= plan.cells)
-        self.kept = self.broken = self.even = self.members = 0
+        self.kept = self.broken = self.timeless = self.even = self.members = 0
         self.remarks = Remarks(self.report)
         self.factors: dict[tuple[str, str], float] = {}
 
@@ -91,11 +93,19 @@ class TableReader:
             report.assumed.pop("time", None)  # a single row needs no time
         if self.broken > BROKEN * (self.kept + self.broken):
             examples = next((r.examples for k, r in report.repairs.items() if k.startswith("unreadable")), [""])
+            wider = self.layout.header and self.layout.row_width > len(self.layout.header)
             raise report.error(
                 f"{self.broken} of {self.broken + self.kept} rows can't be read as {report.format}: {examples[0]}",
-                hint="name another --format, or the columns by --map",
+                hint=realigned(self.layout) if wider else "name another --format, or the columns by --map",
             )
+        self._warn_of_losses()
         return self.records
+
+    def _warn_of_losses(self) -> None:
+        """Say so when much of the file is not used, whatever the reason: each is counted on its own."""
+        for what, lost in (("rows can't be read", self.broken), ("rows have no time", self.timeless)):
+            if lost > WARN_LOST * (self.kept + self.broken + self.timeless):
+                self.report.warn(f"{lost} of {self.kept + self.broken + self.timeless} {what}: look at the file")
 
     def _left_over(self, bulk: BulkReader):
         """The blocks, and pieces of blocks, that the bulk reader leaves to be read line by line."""
@@ -146,7 +156,12 @@ class TableReader:
                 return
             if problem.column == plan.time.label and plan.time.index >= 0:
                 check_time(cells[plan.time.index], report, line, problem.column)
-            if not plan.exact and not any(ch.isdigit() for ch in str(problem)):
+                if not plan.exact and cells[plan.time.index].strip("\"' ").lower() in MISSING:
+                    report.rows += 1
+                    self.timeless += 1
+                    report.repair("rows without a time: dropped", text[:60], line)
+                    return
+            if not plan.exact and not any(ch.isdigit() for ch in str(problem)) and not self._has_rate(cells):
                 report.rows += 1
                 self.records.failed(line, str(problem))
             else:
@@ -164,6 +179,14 @@ class TableReader:
             self.members += 1
             name = f"{name or plan.population}-{self.members:05d}"
         self.records.add(line, name or self.home, time, *values)
+
+    def _has_rate(self, cells: list[str]) -> bool:
+        """Whether a row with an unreadable cell has a rate all the same, so that it is no failed test."""
+        try:
+            rates = [self._value(cells[c.index], c) for c in self.plan.columns if c.field in ("down_bps", "up_bps")]
+        except _Unreadable:
+            return False
+        return any(rate is not None and rate > 0 for rate in rates)
 
     def _broken(self, line: int, message: str, column: str | None) -> None:
         if self.plan.exact:

@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
 from testbed.errors import unknown
+from testbed.traces import dates
 from testbed.traces.report import Report
 
 EARLIEST = 631152000.0  # 1990
@@ -49,7 +50,7 @@ def is_stamp(text: str) -> bool:
     if _NUMBER.match(text):
         value = float(text)
         return any(EARLIEST <= value / k <= LATEST for k in (1, 1e3, 1e6, 1e9)) and value >= EARLIEST
-    return bool(_YMD.match(text) or _PARTS.match(text))
+    return bool(_YMD.match(text) or _PARTS.match(text) or dates.parse(text))
 
 
 def check_time(cell: str, report: Report, line: int, column: str | None = None) -> None:
@@ -84,7 +85,8 @@ class Clock:
             raise unknown("--dates", "order of dates", order, ORDERS)
         self.order = order
         self._last: float | None = None
-        self._days = 0
+        self._days = self._years = 0
+        self._last_day: tuple[int, int] | None = None
         self._last_of_day: float | None = None
 
     def learn(self, cells: Iterable[str]) -> None:
@@ -136,6 +138,8 @@ class Clock:
             clock, offset = match.groups()[3:8], match[9]
         else:
             match = _PARTS.match(text)
+            if not match and (parts := dates.parse(text)):
+                return self._named(parts)
             if not match:
                 raise ValueError(f"{text!r} is not a time; expected a date with a time of day, or a Unix time")
             if self.order is None:
@@ -175,6 +179,27 @@ class Clock:
         self._last_of_day = value
         return self._days * 86400 + value
 
+    def _named(self, parts: dates.Parts) -> float:
+        """Unix seconds of a date with the month's name; without a year, from a stand-in on."""
+        year = parts.year
+        if year is None:
+            self.report.note(f"dates without a year: counted from the first one, in {dates.STAND_IN} as a stand-in")
+            day = (parts.month, parts.day)
+            if self._last_day is not None and day < self._last_day and self._last_day[0] - parts.month > 6:
+                self._years += 1
+            self._last_day = day
+            year = dates.STAND_IN + self._years
+        if parts.offset is None:
+            return self._local(year, parts.month, parts.day, parts.clock, None)
+        hour, minute, second, micro = _clock(parts.clock)
+        stamp = datetime(year, parts.month, parts.day, hour, minute, min(second, 59), tzinfo=timezone(parts.offset))
+        return self._in_range(_unix(stamp, (second - min(second, 59)) * 1_000_000 + micro), year)
+
+    def _in_range(self, value: float, year: int) -> float:
+        if not EARLIEST <= value <= LATEST:
+            raise ValueError(f"the year {year} is outside 1990 to 2100")
+        return value
+
     def _local(self, y, m, d, clock, offset) -> float:
         hour, minute, second, micro = _clock(clock)
         stamp = datetime(y, m, d, hour, minute, min(second, 59))
@@ -188,9 +213,7 @@ class Clock:
             value = _unix(stamp.replace(tzinfo=timezone(delta)), extra)
         else:
             value = self._without_zone(stamp, extra)
-        if not EARLIEST <= value <= LATEST:
-            raise ValueError(f"the year {y} is outside 1990 to 2100")
-        return value
+        return self._in_range(value, y)
 
     def _without_zone(self, stamp: datetime, extra: int) -> float:
         if not self.stated:

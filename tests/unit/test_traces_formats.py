@@ -227,6 +227,8 @@ def test_exact_values(name):
 def test_every_link_format_has_a_fixture():
     covered = {format for format, *_ in EXACT.values()}
     covered |= {"map", "ookla-tiles-parquet", "speedtest-cli-table"}  # tested below
+    covered |= {"pattern"}  # tested in test_traces_home_logs.py, these in test_traces_home_availability.py
+    covered |= {"home-assistant-links", "ping-log", "ripe-atlas", "rtt-columns", "rtt-table"}
     covered |= {"fcc-httpgetmt", "fcc-httppostmt", "fcc-latency", "fcc-udpjitter"}
     assert {f.name for f in all_formats() if f.kind == "links"} == covered
 
@@ -265,7 +267,7 @@ def test_fcc_table_alone(file, format, field, value):
 
 
 def test_fcc_latency_alone_is_no_link_trace():
-    with pytest.raises(InputError, match="has no rate"):
+    with pytest.raises(InputError, match="but no rate"):
         read_links(LINKS / "fcc" / "curr_udplatency.csv")
 
 
@@ -355,7 +357,7 @@ def test_map_by_name_date_and_clock(tmp_path):
         ("download=speed:MHz", "'MHz' is no unit of download"),
         ("download=9:Mbps", "expected a number from 1 to 3"),
         ("time=t:parsec", "no unit of time"),
-        ("rtt=t:ms", "names neither download nor upload"),
+        ("rtt=t:ms", "but no rate"),
     ],
 )
 def test_map_refuses(tmp_path, entry, message):
@@ -498,6 +500,8 @@ def test_exact_intervals(name):
 
 def test_every_availability_format_has_a_fixture():
     covered = {format for format, *_ in INTERVALS.values()} | {"fedscale-json"}
+    # tested in test_traces_home_availability.py
+    covered |= {"home-assistant", "last-reboot", "prometheus", "toggles", "uptimerobot"}
     assert {f.name for f in all_formats() if f.kind == "availability"} == covered
 
 
@@ -586,5 +590,5 @@ def test_text_log_of_one_line_entries(tmp_path):
 
 
 def test_documentation_names_every_format():
-    text = (Path(__file__).resolve().parents[2] / "docs" / "traces.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "trace-formats.md").read_text()
     assert all(f"`{f.name}`" in text for f in all_formats())

@@ -19,8 +19,8 @@ FILES = sorted(p for p in REAL.glob("**/*") if p.is_file()) if REAL.is_dir() els
 REFUSED = {
     "*amadeuspzs_broadband-monitor/latency.csv": "has delays or losses but no rate",
     "*starlink_on_the_road/ping.csv": "has delays or losses but no rate",
-    "*starlink_mmsys24/isl-ping*": "columns can't be told",  # epoch, number, RTT: no rate, no header
-    "*ripe_atlas_ping/*": "delays but no rate",
+    "*starlink_mmsys24/isl-ping*": "but no rate",  # epoch, number, RTT
+    "*ripe_atlas_ping/*": "but no rate",
     "*last-mile-congestion/*": "JSON of no format",  # a survey of providers, no series
     "*johannesbrandenburger_speedtestWG/error.log": "no format that is known",  # messages of failed tests
     "*briantomillo_ISP-Monitoring/*": "6 cells; expected 5",  # rows wider than the header: which is which?

@@ -19,7 +19,8 @@ class Options:
 
     home: name for the only home of a file that names none (default: the file's name).
     zone: IANA time zone of times without one (default UTC). dates: 'dmy' or 'mdy' for dates such as 02/10/21.
-    map: what the columns of a table mean, as 'download=COLUMN:UNIT'. every_s: time between rows without one.
+    map: what the columns of a table mean, as 'download=COLUMN:UNIT'. pattern: a regular
+    expression that reads the lines of a log, see `formats/pattern.py`. every_s: time between rows without one.
     bin_s: interval over which single packets become a rate. zero: 'failed', 'outage' or 'error' for rates of
     0 in a mapped table. rule: when a device whose state is logged counts as available.
     most: homes that are drawn from a population file. align: see `assemble`.
@@ -30,6 +31,7 @@ class Options:
     zone: str | None = None
     dates: str | None = None
     map: tuple[str, ...] = ()
+    pattern: str | None = None
     every_s: float | None = None
     bin_s: float = 1.0
     zero: str | None = None

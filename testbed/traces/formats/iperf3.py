@@ -6,6 +6,7 @@ writes the key "sum" twice in each interval of `--bidir`, which "sender" tells a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from testbed.traces.formats import Format, Options
@@ -18,6 +19,14 @@ def detect(sample: Sample) -> float:
     value = sample.json[0] if isinstance(sample.json, list) and sample.json else sample.json
     if get(value, "start", "test_start") is not None or get(value, "intervals") is not None:
         return 1.0
+    if get(value, "event") in ("start", "interval", "end") and get(value, "data") is not None:
+        return 1.0
+    if (
+        isinstance(value, dict)
+        and set(value) <= {"start", "end", "intervals", "error", "title"}
+        and get(value, "error") is not None
+    ):
+        return 0.9
     return 0.9 if get(value, "start", "connected") is not None or get(value, "event") == "interval" else 0.0
 
 
@@ -32,19 +41,45 @@ def read(source: Source, options: Options, records: LinkRecords | None = None) -
         labels={"down_bps": "bits_per_second", "up_bps": "bits_per_second"},
     )
     report.drop("local_host, remote_host", "cookie", "system_info")
-    found = 0
-    for line, document in objects(source):
+    found, told = 0, ""
+    for line, document in _documents(objects(source)):
         if not isinstance(document, dict):
             raise report.error("is no iperf3 result; expected an object with 'start' and 'intervals'", line)
         if get(document, "error") and not get(document, "intervals"):
             report.rows += 1
+            told = told or str(get(document, "error"))[:200]
             records.failed(line, str(get(document, "error"))[:80])
             continue
         found += 1
         _document(document, records, options.home or source.stem, report, line)
+    if told and not found:
+        raise report.error(f"holds no measurement, only iperf3's error: {told}")
     if not found and not report.failed:
         raise report.error("holds no iperf3 result; expected an object with 'intervals'")
     return records
+
+
+def _documents(values: Iterator) -> Iterator:
+    """Results as they are; the events of --json-stream ({"event": …, "data": …}) put together to results."""
+    result: dict | None = None
+    at = None
+    for line, value in values:
+        event, data = get(value, "event"), get(value, "data")
+        if event is None or "data" not in value:
+            yield line, value
+            continue
+        if event == "start" or result is None:
+            if result is not None:
+                yield at, result
+            result, at = {"start": {}, "intervals": []}, line
+        if event == "interval":
+            result["intervals"].append(data)
+        elif event == "error":
+            result["error"] = data
+        elif event in ("start", "end"):
+            result[event] = data
+    if result is not None:
+        yield at, result
 
 
 def _document(document: dict, records: LinkRecords, home: str, report, line) -> None:

@@ -9,6 +9,7 @@ FLASH; for STUNner, which does not log the screen, 'charging and wifi').
 from __future__ import annotations
 
 import json
+import re
 
 from testbed.traces.availability import Availability
 from testbed.traces.formats import Format, Options
@@ -20,6 +21,8 @@ from testbed.traces.times import EARLIEST, LATEST, Clock
 
 FLASH_STATES = {"charging", "screen", "locked", "wifi", "mobile", "online", "battery_low", "phone"}
 STUNNER_STATES = {"charging", "wifi", "mobile", "online", "battery"}
+LONGEST_RECORD = 100_000  # characters
+_BEGINS = re.compile(r"\d{12,13};")
 HOLE_S = 45 * 60.0  # STUNner reports every ten minutes
 _FLASH = {
     "battery_charged_on": {"charging": True},
@@ -102,9 +105,9 @@ def detect_stunner(sample: Sample) -> float:
     lines = sample.lines if sample.whole else sample.lines[:-1]
     hits = sum(
         line.count(";") >= 3 and line.split(";", 3)[3].startswith("{") and line.split(";", 1)[0].isdigit()
-        for line in lines[:20]
+        for line in [*lines[:20], *(a + b for a, b in zip(lines[:20], lines[1:20]) if not _BEGINS.match(b))]
     )
-    return 1.0 if hits and hits >= 0.8 * len(lines[:20]) else 0.0
+    return 1.0 if hits and hits >= 0.4 * len(lines[:20]) else 0.0  # records may be broken over two lines
 
 
 def read_stunner(source: Source, options: Options) -> dict[str, Availability]:
@@ -114,9 +117,7 @@ def read_stunner(source: Source, options: Options) -> dict[str, Availability]:
     report.note(f"available while: {rule.text}")
     report.drop("publicIP, localIP", "latitude, longitude", "ssid, macAddress", "carrier")
     devices: dict[str, dict[float, bool]] = {}
-    for line, text in source.lines():
-        if not text.strip():
-            continue
+    for line, text in _whole_records(source):
         report.rows += 1
         parts = text.split(";", 3)
         try:
@@ -138,6 +139,38 @@ def read_stunner(source: Source, options: Options) -> dict[str, Availability]:
     first = min(min(states) for states in devices.values())
     report.note("a state holds until the next record; after 45 min without one the phone is away")
     return build(raw, report, span_s=end - first, origin_s=first, start_epoch_s=first)
+
+
+def _whole_records(source: Source):
+    """(line, record): a record that a line feed within it broke (an encoded id may end in one) is put together."""
+    held, first = "", 0
+    for line, text in source.lines():
+        if not text.strip():
+            continue
+        begins = _BEGINS.match(text) is not None
+        if held and not begins and len(held) < LONGEST_RECORD:
+            source.report.repair("records broken over several lines: put together", held[:40], first)
+            held += text
+        else:
+            if held:
+                yield first, held
+            held, first = text, line
+        if _is_whole(held):
+            yield first, held
+            held = ""
+    if held:
+        yield first, held
+
+
+def _is_whole(record: str) -> bool:
+    parts = record.split(";", 3)
+    if len(parts) < 4:
+        return False
+    try:
+        json.loads(parts[3])
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _stunner_state(record: dict) -> dict:

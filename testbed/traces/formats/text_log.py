@@ -6,6 +6,7 @@ import dataclasses
 import re
 import statistics
 
+from testbed.traces import dates
 from testbed.traces.formats import Format, Options
 from testbed.traces.infer import column_factor, speaks_of_a_rate
 from testbed.traces.records import NAN, LinkRecords
@@ -15,29 +16,53 @@ from testbed.traces.units_of import factor as unit_factor
 from testbed.traces.units_of import scaled
 
 _VALUE = re.compile(
-    r"""(?ix)\b(down(?:load)?|up(?:load)?|ping|latency|jitter)\s*(?:speed|rate)?\s*[:=]\s*["']?
-        ([-+]?\d+(?:\.\d+)?)\s*([A-Za-zµ/]+)?"""
+    r"""(?ix)(?<![a-z])(down(?:load|link)?|dl|up(?:load|link)?|ul|ping|latency|rtt|jitter|(?:packet[\s_-]?)?loss)
+        (?:[\s_-]*(?:speed|rate|bandwidth))?
+        (?:[\s_]*[(\[]?(?P<named>[kmg]?(?:bps|bits?/s|b/s)|ms|us|pct|%)[)\]]?)?
+        \s*(?:[:=]|[-=]>)\s*["']?
+        ([-+]?\d+(?:\.\d+|,\d{1,2}(?!\d))?)(?:\s*(?P<unit>[A-Za-zµ/%]+)(?![\w]*\s*(?:[:=]|[-=]>)))?"""
 )
 _STAMP = re.compile(
     r"\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?"
     r"|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2})[ ,T]+\d{1,2}:\d{2}(?::\d{2})?(?:\s*[AP]M)?"
 )
 LONGEST = 2000  # characters of a line that are looked at
-_FIELDS = {"d": "down_bps", "u": "up_bps", "p": "rtt_s", "l": "rtt_s", "j": "jitter_s"}
-_KEYS = {"down_bps": "down", "up_bps": "up", "rtt_s": "rtt", "jitter_s": "jitter"}
+_KEYS = {"down_bps": "down", "up_bps": "up", "rtt_s": "rtt", "jitter_s": "jitter", "loss": "loss"}
 
 
 def _found(line: str) -> list[tuple[str, float, str]]:
     line = line[:LONGEST]
-    return [(_FIELDS[m[1][0].lower()], float(m[2]), m[3] or "") for m in _VALUE.finditer(line)]
+    out = []
+    for m in _VALUE.finditer(line):
+        unit = m["named"] or m["unit"] or ""
+        if m["unit"] and unit_factor(_field(m[1]), m["unit"]) is not None:
+            unit = m["unit"]  # the value's own goes before the name's
+        out.append((_field(m[1]), float(m[3].replace(",", ".")), unit))
+    return out
+
+
+def _field(word: str) -> str:
+    word = word.lower()
+    if word.endswith("loss"):
+        return "loss"
+    return {"d": "down_bps", "u": "up_bps", "j": "jitter_s"}.get(word[0], "rtt_s")
+
+
+def _stamp(line: str) -> str | None:
+    """The date and time within a line, as written."""
+    match = _STAMP.search(line[:LONGEST])
+    if match:
+        return match[0]
+    found = dates.find(line[:LONGEST])
+    return found[1].strip() if found else None
 
 
 def detect(sample: Sample) -> float:
-    if sample.layout.header and len(sample.layout.header) > 3:
+    if len(sample.layout.header) > 3 and not any("=" in name or ":" in name for name in sample.layout.header):
         return 0.0
     lines = sample.lines[:200]
     rates = sum(any(f in ("down_bps", "up_bps") for f, _, _ in _found(line)) for line in lines)
-    stamps = sum(bool(_STAMP.search(line[:LONGEST])) for line in lines)
+    stamps = sum(_stamp(line) is not None for line in lines)
     return 0.4 if rates >= 0.2 * len(lines) and stamps >= 0.1 * len(lines) and rates else 0.0
 
 
@@ -51,15 +76,15 @@ def read(source: Source, options: Options, records: LinkRecords | None = None) -
         labels={"down_bps": "Download", "up_bps": "Upload", "rtt_s": "Ping", "jitter_s": "Jitter"},
     )
     clock = Clock(report, options.zone, options.dates)
-    clock.learn(m[0] for line in source.sample.lines if (m := _STAMP.search(line[:LONGEST])))
+    clock.learn(stamp for line in source.sample.lines if (stamp := _stamp(line)))
     factors = _factors(source.sample, report)
     home, entry = options.home or source.stem, None
     for number, line in source.lines():
-        stamp = _STAMP.search(line[:LONGEST])
+        stamp = _stamp(line)
         found = _found(line)
         if stamp is not None:
             _finish(entry, records, home)
-            entry = _entry(line, stamp[0], found, clock, number, report)
+            entry = _entry(line, stamp, found, clock, number, report)
         if entry is None:
             continue
         for field, value, unit in found:
