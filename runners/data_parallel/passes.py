@@ -17,6 +17,7 @@ class Passes:
     """Passes over shares of the batch. buckets: the replica's."""
 
     def __init__(self, model: ModelSpec, training: TrainingSpec, buckets: Sequence[Span]):
+        self.buckets = len(buckets)
         costs = layer_costs(model)
         self._forward_flops = sum(c.forward_flops for c in costs)
         self._backward_flops = [sum(c.backward_flops for c in costs[first:end]) for first, end in buckets]

@@ -22,9 +22,9 @@ from runners.data_parallel.helpers import choose_helpers
 from runners.data_parallel.options import parse_options
 from runners.data_parallel.planner import Assignment, Planner
 from runners.data_parallel.replica import make_replica
+from runners.elastic.coordinator import START_GRACE_S
 from runners.inbox import Inbox
 from runners.messaging import Assembly, Outbox, cancel, chunks
-from runners.pipeline.coordinator import START_GRACE_S
 from runners.planning.paths import path
 from runners.planning.shares import whole_shares
 from runners.state import SEED_STATE

@@ -1,8 +1,9 @@
-"""Ring all-reduce among full replicas: coordinator, worker and executor on top of runners/lockstep."""
+"""Ring all-reduce among full replicas, in lockstep."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,74 +13,55 @@ from runners.data_parallel.options import parse_options
 from runners.data_parallel.passes import Passes
 from runners.data_parallel.planner import Assignment, Planner
 from runners.data_parallel.replica import HollowReplica, Replica, make_replica
-from runners.lockstep.coordinator import LockstepCoordinator
-from runners.lockstep.executor import LockstepExecutor
-from runners.lockstep.protocol import reduce_tag
-from runners.lockstep.worker import LockstepWorker
+from runners.elastic.lockstep import LockstepSteps
+from runners.elastic.protocol import Epoch, reduce_tag
+from runners.elastic.strategy import Member, Strategy
 from runners.messaging import cancel
 from runners.models.gpt import layer_count
-from runners.pipeline.protocol import Epoch
-from runners.pipeline.replanning import Replanner
-from runners.state import StateId
-from testbed.runtime import Plan
+from testbed.runtime import ANY, Plan
 
 
-class RingCoordinator(LockstepCoordinator):
+class RingStrategy(Strategy):
     """The unit of state is a layer, and every member holds all."""
 
-    def _prepare(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan):
+        self.plan = plan
         self.options = parse_options(plan.training.options)
-        self.layers = range(layer_count(plan.model))
+        self.units = layer_count(plan.model)
+        self.planner = Planner(plan.model, plan.training, self.options)
         self.first_choice = Assignment.from_data(plan.data["assignment"])
-        planner = Planner(plan.model, plan.training, self.options)
-        self.replanner = Replanner(plan.cluster, planner, self.first_choice)
+        # as planned at first, whoever is in the ring: the same at all members, and it changes no result
+        self.buckets = self.first_choice.buckets
 
-    def _about(self, assignment: Assignment, state: StateId) -> dict[str, Any]:
+    def build(self, member: Member, states: Mapping[int, torch.Tensor]) -> Replica | HollowReplica:
+        plan, state = self.plan, member.epoch.state
+        return make_replica(plan.model, plan.training, self.buckets, state, states, optimizer=True)
+
+    def steps(self, member: Member) -> RingSteps:
+        return RingSteps(member, Passes(self.plan.model, self.plan.training, self.buckets))
+
+    def tags(self, epoch: Epoch, here: int) -> list[tuple[None, str]]:
+        return [(ANY, reduce_tag(epoch.number, lane)) for lane in range(len(self.buckets))]
+
+    def about(self, assignment: Assignment, version: int) -> dict[str, Any]:
         shares = ", ".join(f"{s.device} ({s.samples})" for s in assignment.shares)
         return {
             "samples": [s.samples for s in assignment.shares],
-            "note": f"ring of {len(assignment.shares)} from step {state.version}, samples each: {shares}",
+            "note": f"ring of {len(assignment.shares)} from step {version}, samples each: {shares}",
         }
 
 
-class RingWorker(LockstepWorker):
-    """A member of the ring."""
+class RingSteps(LockstepSteps):
+    """Steps of one replica: a collective for each bucket, so that buckets reduce beside each other."""
 
-    _parse = staticmethod(parse_options)
-
-    def __init__(self, node, plan: Plan, memory):
-        super().__init__(node, plan, memory)
-        # as planned at first, whoever is in the ring: the same at all members, and it changes no result
-        self.buckets = Assignment.from_data(plan.data["assignment"]).buckets
-
-    def _lanes(self) -> int:
-        return len(self.buckets)
-
-    async def _build(self, epoch: Epoch, here: int) -> Replica | HollowReplica:
-        states = await self._gather(epoch)
-
-        def build() -> Replica | HollowReplica:
-            return make_replica(self.model, self.training, self.buckets, epoch.state, states, optimizer=True)
-
-        return await self.node.compute(build, flops=0, label="build")
-
-    def _make(self, epoch: Epoch, here: int) -> RingExecutor:
-        names = [name for name, _, _ in epoch.stages]
-        chunk = chunk_floats(self.cluster, names)
-        lanes = [
-            Collective(self.node, self.data, names, reduce_tag(epoch.number, b), chunk, "ring")
-            for b in range(len(self.buckets))
+    def __init__(self, member: Member, passes: Passes):
+        super().__init__(member)
+        chunk = chunk_floats(member.plan.cluster, member.names)
+        self._passes = passes
+        self._lanes = [
+            Collective(self.node, self.outbox, member.names, reduce_tag(self.epoch.number, b), chunk, "ring")
+            for b in range(passes.buckets)
         ]
-        passes = Passes(self.model, self.training, self.buckets)
-        return RingExecutor(lanes, passes, self.node, epoch, here, self.memory, self.data, self._report)
-
-
-class RingExecutor(LockstepExecutor):
-    """Steps of one replica. lanes: a collective for each bucket, so that buckets reduce beside each other."""
-
-    def __init__(self, lanes: list[Collective], passes: Passes, *args):
-        super().__init__(*args)
-        self._lanes, self._passes = lanes, passes
 
     def uploads(self) -> set[int]:
         members = len(self.epoch.stages)

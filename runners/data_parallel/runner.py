@@ -9,23 +9,21 @@ from runners.data_parallel.options import DataParallelOptions, parse_options
 from runners.data_parallel.planner import Assignment, Planner
 from runners.data_parallel.ps_server import ParameterServer
 from runners.data_parallel.ps_worker import PsWorker
-from runners.data_parallel.ring import RingCoordinator, RingWorker
-from runners.pipeline.checkpoint import check_server_memory
-from runners.pipeline.memory import KeptMemory
+from runners.data_parallel.ring import RingStrategy
+from runners.elastic.checkpoint import check_server_memory
+from runners.elastic.runner import ElasticRunner
 from runners.pipeline.planner import check_job
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
 from testbed.runtime import Node, Plan
 from testbed.units import duration, size
 
 
-class DataParallelRunner:
-    """See docs/data_parallel.md. One instance serves one node, and outlives a lost lease but not a kill."""
+class DataParallelRunner(ElasticRunner):
+    """See docs/data_parallel.md."""
 
     correctness = "E0"
     check_options = staticmethod(parse_options)
-
-    def __init__(self) -> None:
-        self._memory = KeptMemory()
+    strategy = RingStrategy
 
     def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
         """Share the batch out by speed.
@@ -51,16 +49,17 @@ class DataParallelRunner:
 
     async def coordinate(self, node: Node, plan: Plan) -> None:
         """The server's part."""
-        ring = parse_options(plan.training.options).reduce == "ring"
-        await (RingCoordinator if ring else ParameterServer)(node, plan).run()
+        if parse_options(plan.training.options).reduce == "ps":
+            await ParameterServer(node, plan).run()
+        else:
+            await super().coordinate(node, plan)
 
     async def work(self, node: Node, plan: Plan) -> None:
         """A device's part."""
         if parse_options(plan.training.options).reduce == "ps":
             await PsWorker(node, plan).run()
-            return
-        with self._memory.of(node.name) as memory:
-            await RingWorker(node, plan, memory).run()
+        else:
+            await super().work(node, plan)
 
 
 def traffic_bytes(assignment: Assignment, model: ModelSpec, options: DataParallelOptions) -> dict[str, float]:

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-
 import torch
 
 from runners.data import Batches, micro_batch_sizes
-from runners.messaging import Outbox
-from runners.pipeline import protocol as p
-from runners.pipeline.memory import Memory
+from runners.elastic import protocol as p
+from runners.elastic.strategy import Member, Steps
 from runners.pipeline.options import PipelineOptions
 from runners.pipeline.stage import Stage
 from runners.schedules import SCHEDULES, Op
 from runners.state import StateId
-from testbed.cluster import ModelSpec, TrainingSpec
-from testbed.runtime import Node, PeerLost
+from testbed.runtime import PeerLost
 
 
-class Executor:
-    """Steps of `memory.stage`, the `here`-th of the epoch.
+class PipelineSteps(Steps):
+    """Steps of one stage."""
 
-    Args:
-        outbox: to the neighbours; sends run beside compute.
-        report: posts a report to the coordinator (kind, **fields).
-    """
-
-    def __init__(
-        self, node: Node, model: ModelSpec, training: TrainingSpec, options: PipelineOptions,
-        epoch: p.Epoch, here: int, memory: Memory, outbox: Outbox, report: Callable[..., None],
-    ):  # fmt: skip
-        self.node, self.training, self.options = node, training, options
-        self.epoch, self.here, self.memory, self.outbox, self.report = epoch, here, memory, outbox, report
+    def __init__(self, member: Member, options: PipelineOptions):
+        super().__init__(member)
+        epoch, here = self.epoch, self.here
+        model, training = member.plan.model, member.plan.training
+        self.training, self.options = training, options
         self.batches = Batches(model, training)
         self.sizes = micro_batch_sizes(training.batch, training.micro_batches)
         self.before = epoch.stages[here - 1][0] if here > 0 else None
@@ -120,33 +109,12 @@ class Executor:
 
     async def _update(self, result: StateId, mark: bool) -> dict[int, torch.Tensor] | None:
         """Apply the optimizer; a copy of the new state if the step is marked for a checkpoint."""
-        copy = await update(self.node, self.memory, result, mark)
+        copy = await self.memory.update(self.node, result, mark)
         if copy is not None:
             self.epoch.uploading = result
             if self.options.local_copies:
                 self.memory.store.put(result, copy)
         return copy
-
-
-async def update(node: Node, memory: Memory, result: StateId, mark: bool) -> dict[int, torch.Tensor] | None:
-    """Apply the optimizer to `memory.stage`; a copy of the new state if marked. May be cancelled."""
-    stage = memory.stage
-    claim = [stage]  # whoever takes it out, the update or the one who cancels it, has the stage to itself
-
-    def apply() -> dict[int, torch.Tensor] | None:
-        claim.pop()
-        stage.update(result)
-        return stage.pack() if mark else None
-
-    memory.stage = None  # an update that is cut short leaves no state to keep
-    try:
-        copy = await node.compute(apply, flops=stage.update_flops, label="update")
-    except BaseException:
-        with suppress(IndexError):
-            memory.stage = claim.pop()
-        raise
-    memory.stage = stage
-    return copy
 
 
 def _total(losses: list[torch.Tensor]) -> float | None:

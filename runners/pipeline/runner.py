@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from runners.costs import FLOPS_PER_BYTE
+from runners.elastic.checkpoint import check_server_memory
+from runners.elastic.protocol import Epoch, activation_tag, gradient_tag
+from runners.elastic.runner import ElasticRunner
+from runners.elastic.strategy import Member, Strategy
 from runners.models.gpt import layer_count
-from runners.pipeline.checkpoint import check_server_memory
-from runners.pipeline.coordinator import Coordinator
-from runners.pipeline.memory import KeptMemory
+from runners.pipeline.executor import PipelineSteps
 from runners.pipeline.options import parse_options
 from runners.pipeline.planner import Assignment, Planner, check_job
-from runners.pipeline.worker import Worker
+from runners.pipeline.stage import HollowStage, Stage, make_stage
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
-from testbed.runtime import Node, Plan
+from testbed.runtime import Plan
 from testbed.units import duration, size
 
 
-class PipelineRunner:
-    """See docs/pipeline.md. One instance serves one node, and outlives a lost lease but not a kill."""
+class PipelineStrategy(Strategy):
+    """The unit of state is a layer; each is on one device."""
+
+    def __init__(self, plan: Plan):
+        self.model, self.training = plan.model, plan.training
+        self.options = parse_options(plan.training.options)
+        self.units = layer_count(plan.model)
+        self.planner = Planner(plan.model, plan.training, self.options)
+        self.first_choice = Assignment.from_data(plan.data["assignment"])
+
+    def build(self, member: Member, states: Mapping[int, torch.Tensor]) -> Stage | HollowStage:
+        _, first, end = member.epoch.stages[member.here]
+        return make_stage(
+            self.model, self.training, first, end, member.epoch.state, states,
+            recompute=self.options.recompute, wire=self.options.wire,
+        )  # fmt: skip
+
+    def steps(self, member: Member) -> PipelineSteps:
+        return PipelineSteps(member, self.options)
+
+    def tags(self, epoch: Epoch, here: int) -> list[tuple[str, str]]:
+        before = [(epoch.stages[here - 1][0], activation_tag(epoch.number))] if here > 0 else []
+        last = here == len(epoch.stages) - 1
+        return before if last else [*before, (epoch.stages[here + 1][0], gradient_tag(epoch.number))]
+
+    def about(self, assignment: Assignment, version: int) -> dict[str, Any]:
+        stages = ", ".join(f"{s.device} ({s.layers})" for s in assignment.stages)
+        return {
+            "stages": [s.layers for s in assignment.stages],
+            "note": f"{self.options.schedule} from step {version}: {stages}",
+        }
+
+
+class PipelineRunner(ElasticRunner):
+    """See docs/pipeline.md."""
 
     correctness = "E0"
     check_options = staticmethod(parse_options)
-
-    def __init__(self) -> None:
-        self._memory = KeptMemory()
+    strategy = PipelineStrategy
 
     def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
         """Cut the model into stages over the cluster's devices.
@@ -49,15 +85,6 @@ class PipelineRunner:
             },
             notes=_notes(assignment, cluster, model, options.schedule),
         )  # fmt: skip
-
-    async def coordinate(self, node: Node, plan: Plan) -> None:
-        """The server's part."""
-        await Coordinator(node, plan).run()
-
-    async def work(self, node: Node, plan: Plan) -> None:
-        """A device's part."""
-        with self._memory.of(node.name) as memory:
-            await Worker(node, plan, memory).run()
 
 
 def _describe(assignment: Assignment, cluster: Cluster, training: TrainingSpec) -> dict[str, Any]:

@@ -6,23 +6,26 @@ from collections.abc import Callable
 
 import torch
 
-from runners.collectives import Collective
+from runners.collectives import Collective, chunk_floats
 from runners.costs import BACKWARD
 from runners.data import Batches, micro_batch_sizes
-from runners.lockstep.executor import LockstepExecutor
+from runners.elastic.lockstep import LockstepSteps
+from runners.elastic.protocol import reduce_tag
+from runners.elastic.strategy import Member
 from runners.tensor_parallel.shard import HollowShard, Shard
-from testbed.cluster import ModelSpec, TrainingSpec
 
 
-class TensorExecutor(LockstepExecutor):
+class TensorSteps(LockstepSteps):
     """Steps of one shard."""
 
     keeps = True
 
-    def __init__(self, collective: Collective, model: ModelSpec, training: TrainingSpec, *args):
-        super().__init__(*args)
-        self._collective = collective
-        self._batches = Batches(model, training)
+    def __init__(self, member: Member, algorithm: str):
+        super().__init__(member)
+        training, names = member.plan.training, member.names
+        tag, chunk = reduce_tag(self.epoch.number, 0), chunk_floats(member.plan.cluster, names)
+        self._collective = Collective(self.node, self.outbox, names, tag, chunk, algorithm)
+        self._batches = Batches(member.plan.model, training)
         self._sizes = micro_batch_sizes(training.batch, training.micro_batches)
 
     def uploads(self) -> set[int]:

@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from runners.collectives import Collective, chunk_floats
-from runners.lockstep.coordinator import LockstepCoordinator
-from runners.lockstep.protocol import reduce_tag
-from runners.lockstep.worker import LockstepWorker
-from runners.pipeline.checkpoint import check_server_memory
-from runners.pipeline.memory import KeptMemory
+import torch
+
+from runners.elastic.checkpoint import check_server_memory
+from runners.elastic.runner import ElasticRunner
+from runners.elastic.strategy import Member, Strategy
 from runners.pipeline.planner import check_job
-from runners.pipeline.protocol import Epoch
-from runners.pipeline.replanning import Replanner
-from runners.state import StateId
-from runners.tensor_parallel.executor import TensorExecutor
+from runners.tensor_parallel.executor import TensorSteps
 from runners.tensor_parallel.options import parse_options
-from runners.tensor_parallel.pieces import Pieces, Slices
+from runners.tensor_parallel.pieces import Slices
 from runners.tensor_parallel.planner import Assignment, Planner
 from runners.tensor_parallel.shard import HollowShard, Shard, make_shard
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
-from testbed.runtime import Node, Plan
+from testbed.runtime import Plan
 from testbed.units import duration, size
 
 
-class TensorParallelRunner:
-    """See docs/tensor_parallel.md. One instance serves one node, and outlives a lost lease but not a kill."""
+class TensorStrategy(Strategy):
+    """The unit of state is a piece over all layers, see runners/tensor_parallel/pieces.py."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.options = parse_options(plan.training.options)
+        self.planner = Planner(plan.model, plan.training, self.options)
+        self.units = self.planner.pieces.units
+        self.first_choice = Assignment.from_data(plan.data["assignment"], self.planner.pieces)
+
+    def build(self, member: Member, states: Mapping[int, torch.Tensor]) -> Shard | HollowShard:
+        plan, slices = self.plan, Slices.from_data(member.epoch.stages[member.here][1])
+        return make_shard(plan.model, plan.training, self.planner.pieces, slices, member.epoch.state, states)
+
+    def steps(self, member: Member) -> TensorSteps:
+        return TensorSteps(member, self.options.all_reduce)
+
+    def about(self, assignment: Assignment, version: int) -> dict[str, Any]:
+        members = ", ".join(f"{s.device} ({s.heads} heads, {s.columns} columns)" for s in assignment.shares)
+        return {
+            "heads": [s.heads for s in assignment.shares],
+            "columns": [s.columns for s in assignment.shares],
+            "note": f"tensor parallel from step {version}: {members}",
+        }
+
+
+class TensorParallelRunner(ElasticRunner):
+    """See docs/tensor_parallel.md."""
 
     correctness = "E0"
     check_options = staticmethod(parse_options)
-
-    def __init__(self) -> None:
-        self._memory = KeptMemory()
+    strategy = TensorStrategy
 
     def plan(self, cluster: Cluster, model: ModelSpec, training: TrainingSpec) -> Plan:
         """Share heads, columns and words out by speed within memory.
@@ -62,59 +83,6 @@ class TensorParallelRunner:
             },
             notes=_notes(assignment, cluster, model, training, options.all_reduce),
         )  # fmt: skip
-
-    async def coordinate(self, node: Node, plan: Plan) -> None:
-        """The server's part."""
-        await TensorCoordinator(node, plan).run()
-
-    async def work(self, node: Node, plan: Plan) -> None:
-        """A device's part."""
-        with self._memory.of(node.name) as memory:
-            await TensorWorker(node, plan, memory).run()
-
-
-class TensorCoordinator(LockstepCoordinator):
-    """The unit of state is a piece over all layers, see runners/tensor_parallel/pieces.py."""
-
-    def _prepare(self, plan: Plan) -> None:
-        self.options = parse_options(plan.training.options)
-        planner = Planner(plan.model, plan.training, self.options)
-        self.layers = range(planner.pieces.units)
-        self.first_choice = Assignment.from_data(plan.data["assignment"], planner.pieces)
-        self.replanner = Replanner(plan.cluster, planner, self.first_choice)
-
-    def _about(self, assignment: Assignment, state: StateId) -> dict[str, Any]:
-        members = ", ".join(f"{s.device} ({s.heads} heads, {s.columns} columns)" for s in assignment.shares)
-        return {
-            "heads": [s.heads for s in assignment.shares],
-            "columns": [s.columns for s in assignment.shares],
-            "note": f"tensor parallel from step {state.version}: {members}",
-        }
-
-
-class TensorWorker(LockstepWorker):
-    """A member."""
-
-    _parse = staticmethod(parse_options)
-
-    def _lanes(self) -> int:
-        return 1
-
-    async def _build(self, epoch: Epoch, here: int) -> Shard | HollowShard:
-        states, slices = await self._gather(epoch), Slices.from_data(epoch.stages[here][1])
-
-        def build() -> Shard | HollowShard:
-            return make_shard(self.model, self.training, Pieces(self.model), slices, epoch.state, states)
-
-        return await self.node.compute(build, flops=0, label="build")
-
-    def _make(self, epoch: Epoch, here: int) -> TensorExecutor:
-        names = [stage[0] for stage in epoch.stages]
-        tag, chunk = reduce_tag(epoch.number, 0), chunk_floats(self.cluster, names)
-        collective = Collective(self.node, self.data, names, tag, chunk, self.options.all_reduce)
-        return TensorExecutor(
-            collective, self.model, self.training, self.node, epoch, here, self.memory, self.data, self._report
-        )
 
 
 def bytes_each_way(model: ModelSpec, training: TrainingSpec, members: int) -> float:

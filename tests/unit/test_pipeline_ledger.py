@@ -1,6 +1,6 @@
 """The coordinator's books, without any training."""
 
-from runners.pipeline.ledger import Ledger
+from runners.elastic.ledger import Ledger
 from runners.state import SEED_STATE, StateId, restorable, transfers
 
 

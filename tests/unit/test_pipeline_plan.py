@@ -7,10 +7,10 @@ import pytest
 from runner_checks import MODEL, cluster, job
 
 from runners.costs import layer_costs
+from runners.elastic.replanning import Replanner
 from runners.pipeline import PipelineRunner
 from runners.pipeline.options import PipelineOptions, parse_options
 from runners.pipeline.planner import Assignment, Planner
-from runners.pipeline.replanning import Replanner
 from runners.state import StateId, moved_bytes, transfers
 from testbed.cluster import OptimizerSpec
 from testbed.errors import InputError

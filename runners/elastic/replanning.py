@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from runners.pipeline.planner import Assignment, Planner
+from runners.elastic.strategy import Assignment, Planner
 from runners.state import Holdings, StateId, transfer_time, transfers
 from testbed.cluster import Cluster
 from testbed.cluster.model import SERVER
@@ -36,7 +36,7 @@ class Replanner:
             state: from which training goes on; holders: node -> states and layers that it has.
             left: steps still to do from `state`.
         """
-        plans = self._planner.candidates(self._cluster.only(present), current.spans if current else ())
+        plans = list(self._planner.candidates(self._cluster.only(present), current.spans if current else ()))
         if all(device in present for device in self._first_choice.devices):
             plans.append(self._first_choice)
         return min(plans, key=lambda plan: self.time_to_end(plan, state, holders, left), default=None)

@@ -22,6 +22,7 @@ START = "start"  # gather this state for these stages, and train
 PAUSE = "pause"  # to the first stage: begin no further step
 CHECKPOINTED = "checkpointed"  # the server has this state in full
 ABANDONED = "abandoned"  # the server won't get this state in full
+COMMIT = "commit"  # lockstep: every member has what the update needs; apply it (checkpoint: and upload a copy)
 
 # kinds of reports
 HELLO = "hello"  # a worker's life begins; says what it holds
@@ -30,6 +31,7 @@ READY = "ready"  # this stage has its state
 DONE = "done"  # this stage has finished a step
 STUCK = "stuck"  # messages of a neighbour are missing
 PAUSED = "paused"  # the answer to PAUSE, when the step under way is done
+REDUCED = "reduced"  # lockstep: this member has all that the step's update needs
 
 
 def activation_tag(epoch: int) -> str:
@@ -38,6 +40,10 @@ def activation_tag(epoch: int) -> str:
 
 def gradient_tag(epoch: int) -> str:
     return f"gradient.{epoch}"
+
+
+def reduce_tag(epoch: int, lane: int) -> str:
+    return f"reduce.{epoch}.{lane}"
 
 
 def state_tag(epoch: int) -> str:
@@ -56,13 +62,13 @@ def holdings_from_wire(data: list[list]) -> dict[StateId, set[int]]:
 class Epoch:
     """START, as a device keeps it.
 
-    stages: (device, first, end) in order; state: where training goes on; sources: of each of this device's
-    layers; gives: (device, layers) that this one has to send; complete, uploading: the server's last full
-    checkpoint, and the one under way. paused: the first stage begins no further step.
+    stages: (device, what it does …) of each member in order (`Assignment.spans`); state: where training goes on;
+    sources: of each of this device's layers; gives: (device, layers) that this one has to send; complete,
+    uploading: the server's last full checkpoint, and the one under way. paused: the first stage begins no further step.
     """
 
     number: int
-    stages: list[tuple[str, int, int]]
+    stages: list[tuple[Any, ...]]
     state: StateId
     sources: dict[int, str]
     gives: list[tuple[str, list[int]]]

@@ -1,9 +1,13 @@
-"""The server's part of the pipeline: forms epochs, keeps the books and the checkpoints.
+"""The server's part: forms epochs, keeps the books and the checkpoints.
 
-An epoch is a spell of training with fixed stages. When a stage's device is lost, the coordinator halts
+An epoch is a spell of training with fixed members. When one is lost, the coordinator halts
 everyone, hears what each holds, picks the newest state of which every layer still exists, decides who
 takes which layers, and starts the next epoch from there. One queue feeds one loop, so every decision sees
 a consistent picture.
+
+In lockstep no member applies a step before the server has heard that every member can (as torchft's `should_commit`).
+Members that remain after a loss are then all at the same version, where a pipeline's stages may differ by one; it
+costs a step one round trip between server and members.
 """
 
 from __future__ import annotations
@@ -13,15 +17,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from runners.elastic import protocol as p
+from runners.elastic.checkpoint import ACK, CHUNK, CheckpointStore
+from runners.elastic.ledger import Ledger
+from runners.elastic.replanning import Replanner
+from runners.elastic.strategy import Assignment, Strategy
 from runners.inbox import Inbox
 from runners.messaging import Outbox, cancel, chunks
-from runners.models.gpt import layer_count
-from runners.pipeline import protocol as p
-from runners.pipeline.checkpoint import ACK, CHUNK, CheckpointStore
-from runners.pipeline.ledger import Ledger
-from runners.pipeline.options import parse_options
-from runners.pipeline.planner import Assignment, Planner
-from runners.pipeline.replanning import Replanner
 from runners.state import Holdings, StateId, moved_bytes, restorable, transfers
 from testbed.cluster.model import SERVER
 from testbed.runtime import ANY, MembershipEvent, Message, Node, Plan
@@ -42,10 +44,12 @@ class Peer:
 class Coordinator(Inbox):
     """One training job, seen from the server."""
 
-    def __init__(self, node: Node, plan: Plan):
-        self.node, self.plan = node, plan
+    def __init__(self, node: Node, plan: Plan, strategy: Strategy):
+        self.node, self.plan, self.strategy = node, plan, strategy
         self.steps = plan.training.steps
-        self._prepare(plan)
+        self.options, self.layers = strategy.options, range(strategy.units)
+        self.first_choice = strategy.first_choice
+        self.replanner = Replanner(plan.cluster, strategy.planner, self.first_choice)
         self.peers: dict[str, Peer] = {}
         self.ledger = Ledger(node, plan.training.batch)
         self.checkpoints = CheckpointStore(len(self.layers))
@@ -60,14 +64,8 @@ class Coordinator(Inbox):
         self.pause_at: int | None = None
         self.grace_over = False
         self.deserted = False  # nobody is there to go on with
-
-    def _prepare(self, plan: Plan) -> None:
-        """What is particular to stages: options, units of state (`layers`), first_choice, replanner."""
-        self.options = parse_options(plan.training.options)
-        self.layers = range(layer_count(plan.model))
-        self.first_choice = Assignment.from_data(plan.data["assignment"])
-        planner = Planner(plan.model, plan.training, self.options)
-        self.replanner = Replanner(plan.cluster, planner, self.first_choice)
+        self.reduced: set[str] = set()  # lockstep: members that can apply the step under way
+        self.marked: StateId | None = None  # lockstep: the state of which members were told to upload a copy
 
     async def run(self) -> None:
         """Train; returns when the last step is complete."""
@@ -150,11 +148,27 @@ class Coordinator(Inbox):
         elif kind == p.PAUSED and self.running and meta["epoch"] == self.epoch:
             self.pause_at = meta["version"]
             await self._paused()
-        elif self.running and meta.get("epoch") == self.epoch:
-            await self._on_other(name, meta)
+        elif kind == p.REDUCED and self.running and meta["epoch"] == self.epoch:
+            self._on_reduced(name, meta["step"])
 
-    async def _on_other(self, name: str, meta: dict[str, Any]) -> None:
-        """A report of this epoch that stages don't send."""
+    def _on_reduced(self, name: str, step: int) -> None:
+        """Lockstep: when the last member can, all apply the step."""
+        if self.assignment is None or step != self.ledger.committed:
+            return
+        self.reduced.add(name)
+        if len(self.reduced) < len(self.assignment.devices):
+            return
+        self.reduced = set()
+        mark = self._checkpoint_due(step + 1)
+        if mark:
+            self.marked = StateId(step + 1, self.epoch)
+        for member in self.assignment.devices:
+            self._control(member, p.COMMIT, epoch=self.epoch, step=step, checkpoint=mark)
+
+    def _checkpoint_due(self, version: int) -> bool:
+        every = self.options.checkpoint_every
+        due = every and version % every == 0 and version < self.steps
+        return bool(due and self.marked is None and self.uploading is None)
 
     async def _paused(self) -> None:
         """When every stage has finished the step after which training pauses: on to the next epoch."""
@@ -171,6 +185,8 @@ class Coordinator(Inbox):
     async def _on_chunk(self, message: Message) -> None:
         full = self.checkpoints.add(message)
         self.outbox.post(message.source, ACK, key=message.meta["key"])
+        if self.marked is not None and self.checkpoints.complete >= self.marked:
+            self.marked = None
         if full is None:
             return
         self.node.record(
@@ -235,6 +251,7 @@ class Coordinator(Inbox):
         return next(s for s in restorable(self.layers, holders.values()) if self.ledger.usable(s)), holders
 
     def _start(self, assignment: Assignment) -> None:
+        self.reduced, self.marked = set(), None
         state, holders = self._newest()
         sources = transfers(assignment.layers_by_device, state, SERVER, holders)
         self.states = Outbox(self.node)
@@ -258,16 +275,8 @@ class Coordinator(Inbox):
         self.node.record(
             "plan", devices=list(assignment.devices), epoch=self.epoch, version=state.version,
             step_time_s=assignment.step_time_s, moved_bytes=moved_bytes(sources, self.replanner.layer_bytes),
-            **self._about(assignment, state),
+            **self.strategy.about(assignment, state.version),
         )  # fmt: skip
-
-    def _about(self, assignment: Assignment, state: StateId) -> dict[str, Any]:
-        """Further fields of the plan event."""
-        stages = ", ".join(f"{s.device} ({s.layers})" for s in assignment.stages)
-        return {
-            "stages": [s.layers for s in assignment.stages],
-            "note": f"{self.options.schedule} from step {state.version}: {stages}",
-        }
 
     def _give(self, to: str, state: StateId, layers: list[int]) -> None:
         for layer in layers:

@@ -1,4 +1,4 @@
-"""A device's part of the pipeline: obey the coordinator, train a stage, keep what a rollback may need."""
+"""A device's part: obey the coordinator, train a part of the model, keep what a rollback may need."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
+from runners.elastic import protocol as p
+from runners.elastic.checkpoint import Uploader
+from runners.elastic.memory import Memory
+from runners.elastic.strategy import Member, Steps, Strategy
 from runners.messaging import Assembly, Outbox, cancel, chunks
-from runners.pipeline import protocol as p
-from runners.pipeline.checkpoint import Uploader
-from runners.pipeline.executor import Executor
-from runners.pipeline.memory import Memory
-from runners.pipeline.options import parse_options
-from runners.pipeline.stage import HollowStage, Stage, make_stage
 from runners.state import HERE, SEED, StateId
 from testbed.cluster.model import SERVER
 from testbed.runtime import Node, PeerLost, Plan
@@ -22,16 +20,14 @@ from testbed.runtime import Node, PeerLost, Plan
 class Worker:
     """One life of a device's worker."""
 
-    def __init__(self, node: Node, plan: Plan, memory: Memory):
-        self.node, self.memory = node, memory
-        self.cluster, self.model, self.training = plan.cluster, plan.model, plan.training
-        self.options = self._parse(plan.training.options)
+    def __init__(self, node: Node, plan: Plan, memory: Memory, strategy: Strategy):
+        self.node, self.plan, self.memory, self.strategy = node, plan, memory, strategy
+        self.cluster = plan.cluster
+        self.steps: Steps | None = None  # of the epoch
         self.epoch: p.Epoch | None = None
         self.data: Outbox | None = None  # to other stages; replaced each epoch
         self.tasks: list[asyncio.Task] = []  # of the epoch
         self.drains: list[asyncio.Task] = []
-
-    _parse = staticmethod(parse_options)
 
     async def run(self) -> None:
         """Until cancelled.
@@ -66,7 +62,8 @@ class Worker:
             meta = (await self.node.recv(SERVER, p.CONTROL)).meta
             kind = meta["kind"]
             if kind == p.HALT:
-                await self._settle()
+                if self.steps is not None:
+                    await self.steps.settled()
                 await self._stop_epoch()
                 if self.memory.stage is not None:
                     await self.node.compute(self.memory.shelve, flops=0, label="copy")
@@ -82,14 +79,8 @@ class Worker:
                 if self.uploader.state == state:
                     await self.uploader.stop()
                 self._checkpoint_over(state, complete=False)
-            else:
-                self._on_other(meta)
-
-    async def _settle(self) -> None:
-        """Wait for what HALT must not cut short."""
-
-    def _on_other(self, meta: dict[str, Any]) -> None:
-        """A control message that stages don't get."""
+            elif kind == p.COMMIT and self.steps is not None and self.epoch and meta["epoch"] == self.epoch.number:
+                self.steps.committed(meta["step"], meta["checkpoint"])
 
     def _checkpoint_over(self, state: StateId, *, complete: bool) -> None:
         if self.epoch is None:
@@ -135,24 +126,21 @@ class Worker:
 
     async def _stop_epoch(self) -> None:
         await cancel(self.tasks)
-        self.tasks = []
+        self.tasks, self.steps = [], None
         if self.data is not None:
             await self.data.close()
             self.data = None
 
-    def _stale(self) -> list[tuple[str, str]]:
+    def _stale(self) -> list[tuple[str | None, str]]:
         """(source, tag) under which messages of the epoch that ends may still come."""
         if self.epoch is None:
             return []
-        number, here = self.epoch.number, self.epoch.position(self.node.name)
-        stale = [(giver, p.state_tag(number)) for giver in sorted({*self.epoch.sources.values()} - {HERE, SEED})]
-        if here is not None and here > 0:
-            stale.append((self.epoch.stages[here - 1][0], p.activation_tag(number)))
-        if here is not None and here < len(self.epoch.stages) - 1:
-            stale.append((self.epoch.stages[here + 1][0], p.gradient_tag(number)))
-        return stale
+        givers = sorted({*self.epoch.sources.values()} - {HERE, SEED})
+        here = self.epoch.position(self.node.name)
+        stale: list[tuple[str | None, str]] = [(giver, p.state_tag(self.epoch.number)) for giver in givers]
+        return stale if here is None else [*stale, *self.strategy.tags(self.epoch, here)]
 
-    async def _drain(self, source: str, tag: str) -> None:
+    async def _drain(self, source: str | None, tag: str) -> None:
         """Take and drop late messages, which would otherwise stay in memory."""
         while True:
             await self.node.recv(source, tag)
@@ -161,40 +149,28 @@ class Worker:
         for to, layers in epoch.gives:
             self._give(epoch, to, layers)
         here = epoch.position(self.node.name)
-        if here is not None:
-            self.memory.stage = await self._build(epoch, here)
-        # layers that move away are kept until the first update, by when whoever takes them has them
-        keeps = self.options.local_copies
+        member = None if here is None else self._member(epoch, here)
+        if member is not None:
+            states = await self._gather(epoch)
+            self.memory.stage = await self.node.compute(self.strategy.build, member, states, flops=0, label="build")
+        # units that move away are kept until the first update, by when whoever takes them has them
+        keeps = self.strategy.options.local_copies
         self.memory.forget({epoch.state, epoch.complete, epoch.uploading} if keeps else ())
-        if here is None:
+        if member is None:
             return
         self._report(p.READY, epoch=epoch.number, stage=here)
-        executor = self._executor(epoch, here)
-        for step in range(epoch.state.version, self.training.steps):
+        steps = self.steps = self.strategy.steps(member)
+        for step in range(epoch.state.version, self.plan.training.steps):
             if here == 0 and epoch.paused:
                 self._report(p.PAUSED, epoch=epoch.number, version=step)
                 return
-            copy = await executor.step(step)
+            copy = await steps.step(step)
             if copy is not None:  # after DONE, so that no checkpoint is ahead of the losses that led to it
                 self.uploader.start(self.memory.stage.state, copy)
                 self._watch(self.uploader.task)
 
-    def _executor(self, epoch: p.Epoch, here: int) -> Executor:
-        return Executor(
-            self.node, self.model, self.training, self.options, epoch, here, self.memory, self.data, self._report
-        )
-
-    async def _build(self, epoch: p.Epoch, here: int) -> Stage | HollowStage:
-        states, options = await self._gather(epoch), self.options
-        _, first, end = epoch.stages[here]
-
-        def build() -> Stage | HollowStage:
-            return make_stage(
-                self.model, self.training, first, end, epoch.state, states,
-                recompute=options.recompute, wire=options.wire,
-            )  # fmt: skip
-
-        return await self.node.compute(build, flops=0, label="build")
+    def _member(self, epoch: p.Epoch, here: int) -> Member:
+        return Member(self.node, self.plan, epoch, here, self.memory, self.data, self._report)
 
     def _give(self, epoch: p.Epoch, to: str, layers: list[int]) -> None:
         for layer in layers:

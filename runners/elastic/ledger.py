@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from runners.pipeline.protocol import Note
+from runners.elastic.protocol import Note
 from runners.state import StateId
 from testbed.runtime import Node
 

@@ -3,56 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from abc import abstractmethod
 
 import torch
 
 from runners.collectives import Gap
-from runners.lockstep import protocol as p
-from runners.messaging import Outbox
-from runners.pipeline.executor import update
-from runners.pipeline.memory import Memory
-from runners.pipeline.protocol import DONE, STUCK, Epoch
+from runners.elastic import protocol as p
+from runners.elastic.strategy import Member, Steps
 from runners.state import StateId
-from testbed.runtime import Node, PeerLost
+from testbed.runtime import PeerLost
 
 
-class LockstepExecutor:
-    """Steps of `memory.stage`, which has `update_flops`, `update(StateId)`, `state` and `pack()`.
-
-    Args:
-        outbox: to the other members; sends run beside compute.
-        report: posts a report to the coordinator (kind, **fields).
-    """
+class LockstepSteps(Steps):
+    """Steps that every member applies, or none (see the coordinator)."""
 
     keeps = False  # whether a member keeps its part of the last checkpoint, for a rollback
 
-    def __init__(
-        self, node: Node, epoch: Epoch, here: int, memory: Memory, outbox: Outbox, report: Callable[..., None]
-    ):
-        self.node, self.epoch, self.here = node, epoch, here
-        self.memory, self.outbox, self.report = memory, outbox, report
-        self._commit: asyncio.Future | None = None
+    def __init__(self, member: Member):
+        super().__init__(member)
+        self._commit: asyncio.Future[bool] | None = None
         self._at_rest = asyncio.Event()  # clear while the update runs, which must not be cut short
         self._at_rest.set()
 
-    async def reduce(self, step: int) -> Any:
-        """Forward and backward passes and all-reduces; the batch's mean loss as a scalar tensor."""
-        raise NotImplementedError
+    @abstractmethod
+    async def reduce(self, step: int) -> torch.Tensor:
+        """Forward and backward passes and all-reduces; the batch's mean loss as a scalar tensor.
 
+        Raises:
+            PeerLost: a member is gone.
+            runners.collectives.Gap: a message is missing.
+        """
+
+    @abstractmethod
     def uploads(self) -> set[int]:
-        """The units of state that this member uploads for a checkpoint."""
-        raise NotImplementedError
+        """The units of state that this member uploads for a checkpoint; each is some member's."""
 
     def committed(self, step: int, checkpoint: bool) -> None:
-        """The server says that everyone can apply the step."""
         if self._commit is not None and not self._commit.done():
             self._at_rest.clear()  # from this moment on: HALT may be the next message
             self._commit.set_result(checkpoint)
 
     async def settled(self) -> None:
-        """Returns when no update is under way."""
         await self._at_rest.wait()
 
     async def step(self, step: int) -> dict[int, torch.Tensor] | None:
@@ -67,7 +58,7 @@ class LockstepExecutor:
         try:
             loss = await self.reduce(step)
         except Gap as gap:
-            self.report(STUCK, epoch=epoch.number, peer=gap.peer, what=gap.tag, missing=gap.missing)
+            self.report(p.STUCK, epoch=epoch.number, peer=gap.peer, what=gap.tag, missing=gap.missing)
             raise PeerLost(gap.peer, str(gap)) from None
         self.report(p.REDUCED, epoch=epoch.number, step=step)
         mark = await self._commit
@@ -78,11 +69,11 @@ class LockstepExecutor:
         note = {"step": step, "epoch": epoch.number, "stage": self.here, "began": began, "ended": node.now()}
         note["loss"] = None if loss.is_meta else float(loss)
         self.memory.notes[self.memory.stage.state] = note
-        self.report(DONE, **note)
+        self.report(p.DONE, **note)
         return copy
 
     async def _update(self, result: StateId, mark: bool) -> dict[int, torch.Tensor] | None:
-        copy = await update(self.node, self.memory, result, mark)
+        copy = await self.memory.update(self.node, result, mark)
         if copy is not None:
             self.epoch.uploading = result
             if self.keeps:

@@ -1,15 +1,17 @@
-"""What a device remembers of its stage: the live state, and copies that a rollback may ask for."""
+"""What a device remembers of its part of the model: the live state, and copies that a rollback may ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from runners.pipeline import protocol as p
-from runners.pipeline.stage import Stage
+import torch
+
+from runners.elastic import protocol as p
+from runners.elastic.strategy import Part
 from runners.state import StateId, VersionStore
-from testbed.runtime import PeerLost
+from testbed.runtime import Node, PeerLost
 
 
 class Memory:
@@ -19,7 +21,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self.stage: Stage | None = None
+        self.stage: Part | None = None
         self.store = VersionStore()
         self.notes: dict[StateId, p.Note] = {}
 
@@ -34,6 +36,27 @@ class Memory:
         self.store.keep(wanted, layers)
         live = self.stage.state if self.stage else None
         self.notes = {s: n for s, n in self.notes.items() if s == live or self.store.has(s)}
+
+    async def update(self, node: Node, result: StateId, mark: bool) -> dict[int, torch.Tensor] | None:
+        """Apply the optimizer to the live stage; a copy of the new state if marked. May be cancelled."""
+        stage = self.stage
+        assert stage is not None
+        claim = [stage]  # whoever takes it out, the update or the one who cancels it, has the stage to itself
+
+        def apply() -> dict[int, torch.Tensor] | None:
+            claim.pop()
+            stage.update(result)
+            return stage.pack() if mark else None
+
+        self.stage = None  # an update that is cut short leaves no state to keep
+        try:
+            copy: dict[int, torch.Tensor] | None = await node.compute(apply, flops=stage.update_flops, label="update")
+        except BaseException:
+            with suppress(IndexError):
+                self.stage = claim.pop()
+            raise
+        self.stage = stage
+        return copy
 
     def as_meta(self) -> dict[str, Any]:
         """For HELLO and HELD."""
