@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from runners.elastic import protocol as p
-from runners.elastic.strategy import Part
 from runners.state import StateId, VersionStore
 from testbed.runtime import Node, PeerLost
+
+
+class Part(Protocol):
+    """A member's part of the model, in the training state `state`. Plain synchronous PyTorch."""
+
+    state: StateId
+    update_flops: float
+
+    def update(self, result: StateId) -> None:
+        """Apply the optimizer; the state becomes `result`."""
+
+    def pack(self) -> dict[int, torch.Tensor]:
+        """Unit -> flat state, copies."""
 
 
 class Memory:

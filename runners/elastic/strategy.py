@@ -10,18 +10,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
+from runners.elastic.memory import Memory, Part
 from runners.elastic.protocol import Epoch, reduce_tag
 from runners.messaging import Outbox
-from runners.state import StateId
 from testbed.cluster import Cluster
 from testbed.runtime import ANY, Node, Plan
-
-if TYPE_CHECKING:
-    from runners.elastic.memory import Memory
 
 
 class Options(Protocol):
@@ -79,19 +76,6 @@ class Planner(Protocol):
 
         current: the spans up to now; some of their devices may be gone.
         """
-
-
-class Part(Protocol):
-    """A member's part of the model, in the training state `state`. Plain synchronous PyTorch."""
-
-    state: StateId
-    update_flops: float
-
-    def update(self, result: StateId) -> None:
-        """Apply the optimizer; the state becomes `result`."""
-
-    def pack(self) -> dict[int, torch.Tensor]:
-        """Unit -> flat state, copies."""
 
 
 @dataclass
