@@ -64,7 +64,7 @@ def results(
       testbed results
       testbed results recovery ratio --output /tmp/docs
     """
-    from testbed.experiment.loading import EXPERIMENTS
+    from testbed.shipped import EXPERIMENTS
     from testbed.studies.results import make_results
 
     for path in make_results(

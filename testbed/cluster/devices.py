@@ -9,8 +9,8 @@ from typing import Any
 
 from testbed import units, yaml_text
 from testbed.errors import InputError, nearest
+from testbed.shipped import DEVICES
 
-SHIPPED = Path(__file__).resolve().parents[2] / "traces" / "devices"
 _KEYS = ("speed", "memory", "ram", "power", "source")
 
 
@@ -29,7 +29,7 @@ class DeviceProfile:
     source: str
 
 
-def load_profiles(path: str | Path = SHIPPED) -> dict[str, DeviceProfile]:
+def load_profiles(path: str | Path = DEVICES) -> dict[str, DeviceProfile]:
     """The profiles of a YAML file, or of all YAML files of a folder, by name.
 
     Raises:

@@ -10,10 +10,11 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from testbed.cluster.devices import SHIPPED, DeviceProfile, named_entries
+from testbed.cluster.devices import DeviceProfile, named_entries
 from testbed.errors import InputError, unknown
+from testbed.shipped import DEVICES
 
-POPULATIONS = SHIPPED / "populations"
+POPULATIONS = DEVICES / "populations"
 _KEYS = ("source", "parts")
 _PART_KEYS = ("kind", "share", "profiles", "speed_gflops")
 

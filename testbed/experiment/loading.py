@@ -15,9 +15,8 @@ from pydantic import BaseModel, ValidationError
 from testbed import yaml_text
 from testbed.errors import InputError, looking, nearest, together
 from testbed.experiment.schema import Experiment
+from testbed.shipped import EXPERIMENTS, SHIPPED
 
-ROOT = Path(__file__).resolve().parents[2]
-EXPERIMENTS = ROOT / "experiments"
 MOST_VALUES = 300_000  # of a file
 
 
@@ -55,7 +54,8 @@ class LoadedExperiment:
             raise error.at(lambda where: self.where(*where.split("."))) from None
 
     def file(self, text: str, *keys: str | int, folders: bool = False) -> Path:
-        """The file that `text` at `keys` names: from the working directory, the experiment's folder or the project.
+        """The file that `text` at `keys` names: from the working directory, the experiment's folder or the
+        package.
 
         folders: a folder will do, too.
 
@@ -63,7 +63,7 @@ class LoadedExperiment:
             InputError: no such file; the nearest existing name is suggested.
         """
         given = Path(text).expanduser()
-        bases = [Path.cwd(), self.path.parent, ROOT]
+        bases = [Path.cwd(), self.path.parent, SHIPPED]
         candidates = [given] if given.is_absolute() else [base / given for base in bases]
         with looking(self.where(*keys)):
             for candidate in candidates:
@@ -159,10 +159,12 @@ def find_experiment(name: str | Path) -> Path:
         return path.resolve()
     if path.is_dir():
         raise InputError(str(name), "is a folder; expected an experiment file (YAML)")
-    ready = EXPERIMENTS / f"{name}.yaml"
-    if path.parent == Path(".") and ready.is_file():
-        return ready
-    names = [p.stem for p in EXPERIMENTS.glob("*.yaml")]
+    if path.parent == Path("."):
+        for folder in (Path("experiments"), EXPERIMENTS):  # the user's own comes first
+            ready = folder / f"{name}.yaml"
+            if ready.is_file():
+                return ready.resolve()
+    names = {p.stem for folder in (Path("experiments"), EXPERIMENTS) for p in folder.glob("*.yaml")}
     near = nearest(path.stem, names)
     raise InputError(
         str(name),

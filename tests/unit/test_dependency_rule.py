@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Lowest first. Rooms of one floor know nothing of each other, but for the single files at the bottom.
 FLOORS = (
-    ("errors", "units", "outputs", "processes", "yaml_text", "signals", "plugins", "threads"),
+    ("errors", "units", "outputs", "processes", "yaml_text", "signals", "plugins", "threads", "shipped"),
     ("uml",),
     ("cluster",),
     ("runtime",),

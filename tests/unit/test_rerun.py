@@ -9,9 +9,10 @@ from click.testing import CliRunner
 
 from testbed.cli import cli
 from testbed.errors import InputError
-from testbed.experiment.loading import ROOT, load_experiment
+from testbed.experiment.loading import load_experiment
 from testbed.experiment.setup import run_setup
 from testbed.measurement.run_folder import RunFolder
+from testbed.shipped import SHIPPED
 from testbed.studies import rerunning
 from testbed.studies.running import manifest_now
 
@@ -54,7 +55,7 @@ def test_the_same_experiment_is_set_up_again(tmp_path):
 
 def test_what_differs_before_it_is_named(tmp_path):
     trace = tmp_path / "links.csv"
-    shutil.copy(ROOT / "traces" / "links" / "quickstart.csv", trace)
+    shutil.copy(SHIPPED / "traces" / "links" / "quickstart.csv", trace)
     folder = _run(tmp_path, "a", trace=trace)
     versions = folder.manifest["versions"] | {"torch": "1.0"}
     folder.write_manifest(versions=versions, kernel="4.19")

@@ -8,12 +8,14 @@ import pytest
 import yaml
 
 from testbed.errors import InputError
-from testbed.experiment.loading import EXPERIMENTS, ROOT, load_experiment
+from testbed.experiment.loading import load_experiment
 from testbed.report.results import binding, cell_text, claims, markdown, results_of
+from testbed.shipped import EXPERIMENTS
 from testbed.studies.answering import Answer, answer, from_json, memory_text, to_json
 from testbed.studies.questions import load_questions
 from testbed.studies.results import make_results
 
+ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = EXPERIMENTS / "results" / "questions.yaml"
 BASE = {
     "name": "base", "engine": "simulation", "topology": {"homes": 3},
