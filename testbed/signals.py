@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -15,6 +17,8 @@ class Interrupted(KeyboardInterrupt):
     """A signal asked the run to end: it does so in order and keeps what it measured. The text names the signal."""
 
 
+AGAIN_S = 0.01
+TELL_S = 2.0  # at most, for telling of a signal
 _libc = ctypes.CDLL(None)
 _libc.signal.restype = ctypes.c_void_p
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -34,46 +38,71 @@ def interruptible(on_signal: Callable[[str], None] = lambda name: None) -> Itera
     """The first SIGINT, SIGTERM or SIGHUP raises Interrupted in the main thread; later ones can't cut clean-up short.
 
     A SIGHUP that is ignored, as `nohup` has it, stays so. Leaving the context restores the handlers.
-    """
 
-    came = False
+    on_signal: told the signal's name, in a thread of its own. Python runs a handler between any two instructions, also
+        while standard output is being written: what prints there fails. The handler itself only raises.
+
+    Raises:
+        Interrupted: again, where Python drops it, as it does with what is raised in a destructor or a weak callback.
+    """
+    name = ""
+    told, tell = os.pipe()
 
     def handler(signum: int, frame: Any) -> None:
-        nonlocal came
-        if came:
+        nonlocal name
+        if name:
             return
-        came = True
+        name = signal.Signals(signum).name
         for s in _SIGNALS:
             _ignore(s)
-        name = signal.Signals(signum).name
-        on_signal(name)
+        os.write(tell, name.encode())
         raise Interrupted(name)
 
-    def once_more(signum: int, frame: Any) -> None:
-        _ignore(signum)
-        raise Interrupted(signal.Signals(signum).name)
-
-    def unraisable(what: sys.UnraisableHookArgs) -> None:
-        """What is raised in a destructor, or in a weak reference's callback, Python drops: the signal comes again."""
-        if not isinstance(what.exc_value, Interrupted):
-            hook(what)
-            return
-        signum, main = signal.Signals[str(what.exc_value)], threading.main_thread().ident
-        signal.signal(signum, once_more)
-        threading.Timer(0.01, lambda: signal.pthread_kill(main or 0, signum)).start()  # once the callback is over
+    def listen() -> None:
+        if text := os.read(told, 32).decode():
+            with contextlib.suppress(OSError, ValueError):  # a closed output
+                on_signal(text)
 
     if threading.current_thread() is not threading.main_thread():
+        os.close(told)
+        os.close(tell)
         yield
         return
+
+    class Again(Interrupted):
+        """Made by Python itself, without arguments."""
+
+        def __init__(self) -> None:
+            super().__init__(name)
+
+    main = threading.get_ident()
+
+    def raise_again() -> None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(Again))
+
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        if isinstance(what.exc_value, Interrupted):
+            threading.Timer(AGAIN_S, raise_again).start()  # by then the destructor has ended
+        else:
+            drop_before(what)
+
+    listener = threading.Thread(target=listen, name="signals", daemon=True)
+    listener.start()
     before = {
         s: signal.signal(s, handler)
         for s in _SIGNALS
         if s is not signal.SIGHUP or signal.getsignal(s) is not signal.SIG_IGN
     }
-    hook, sys.unraisablehook = sys.unraisablehook, unraisable
+    drop_before, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         yield
+        if name:
+            raise Interrupted(name)
     finally:
-        sys.unraisablehook = hook
+        sys.unraisablehook = drop_before
         for s, old in before.items():
             signal.signal(s, old)
+        os.close(tell)  # ends the listener
+        listener.join(TELL_S)
+        if not listener.is_alive():
+            os.close(told)

@@ -65,6 +65,58 @@ def test_a_run_under_nohup_outlives_its_terminal(ignored):
     assert came == ([] if ignored else ["SIGHUP"])
 
 
+CHATTY = """
+import os, random, signal, time
+from testbed.signals import Interrupted, interruptible
+
+me, count = os.getpid(), 0
+for _ in range(60):
+    try:
+        with interruptible(lambda name: print(f"{name}: told")):
+            if not (child := os.fork()):
+                time.sleep(random.uniform(1e-3, 8e-3))
+                os.kill(me, signal.SIGINT)
+                os._exit(0)
+            while True:
+                print("x" * 200, flush=True)
+    except Interrupted:
+        count += 1
+    os.waitpid(child, 0)
+print(count, flush=True)
+"""
+
+
+def test_a_signal_in_the_middle_of_a_print_is_told_and_ends_the_run():
+    done = subprocess.run([sys.executable, "-c", CHATTY], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "60"
+    assert done.stdout.count("SIGINT: told") == 60
+
+
+LOST = """
+import os, signal, time
+from testbed.signals import Interrupted, interruptible
+
+class Destroyed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)  # the handler raises in here, where Python drops it
+
+try:
+    with interruptible():
+        thing = Destroyed()
+        del thing
+        while True:
+            time.sleep(0.01)
+except Interrupted as name:
+    print(name)
+"""
+
+
+def test_an_interrupt_that_python_drops_is_raised_again():
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("SIGTERM\n", "")
+
+
 def test_a_signal_that_comes_in_a_weak_references_callback_is_not_lost():
     """Python drops what such a callback raises."""
 
