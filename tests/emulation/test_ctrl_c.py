@@ -24,7 +24,7 @@ COMMANDS = {
     "exec": (["exec", "smoke", "h1", "--", "sleep", "3"], 5),
     "verify": (["verify", "smoke", "--quick", "--sample", "1"], 15),
     "traces": (
-        ["traces", "generate", "links", "--preset", "cable", "--homes", "40", "--days", "30", "--out", "made"],
+        ["traces", "generate", "links", "--preset", "cable", "--homes", "2000", "--out", "made.csv"],
         4,
     ),
 }
