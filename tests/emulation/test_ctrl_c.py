@@ -23,10 +23,7 @@ COMMANDS = {
     "sweep": (["run", "smoke", "--set", "sweep=[{seed: 1},{seed: 2}]"], 16),
     "exec": (["exec", "smoke", "h1", "--", "sleep", "3"], 5),
     "verify": (["verify", "smoke", "--quick", "--sample", "1"], 15),
-    "traces": (
-        ["traces", "generate", "links", "--preset", "cable", "--homes", "2000", "--out", "made.csv"],
-        4,
-    ),
+    "traces": (["traces", "generate", "links", "--preset", "cable", "--homes", "2000", "--out", "made.csv"], 4),
 }
 MOMENTS = max(len(COMMANDS), int(os.environ.get("TESTBED_CTRL_C", "0")))
 
