@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.emulation.machine.capabilities import Capabilities, can_run, probe, require_queue
+from testbed.emulation.machine.capabilities import Capabilities, can_run, probe, require_queue, require_switch
 from testbed.emulation.network.hosts import require_congestion_control
 from testbed.errors import CapabilityError
 from testbed.experiment.loading import LoadedExperiment
@@ -24,9 +24,10 @@ def check_kernel(loaded: LoadedExperiment, caps: Capabilities) -> None:
     """What the experiment asks of the kernel.
 
     Raises:
-        InputError: it has no such congestion control. CapabilityError: no such router queue.
+        InputError: it has no such congestion control. CapabilityError: no such router queue or switch.
     """
     require_queue(caps, loaded.experiment.links.queue)
+    require_switch(caps, loaded.experiment.network.switch)
     check_congestion_control(loaded)
 
 

@@ -74,15 +74,10 @@ class PathDelay:
 
 @dataclass(frozen=True)
 class AccessLink:
-    """One home's access link as set: TCP goodput each way in `link` (real bit/s), delays in `delay`.
-
-    short_by_s: how much of the path's fixed delay (server's, shared links') exceeds the trace's RTT [emulated
-    s]; above 0 the emulated RTT is longer than the trace's by that much, and a warning is due.
-    """
+    """One home's access link as set: TCP goodput each way in `link` (real bit/s), delays in `delay`."""
 
     link: Link
     delay: PathDelay
-    short_by_s: float = 0.0
 
 
 def server_delay(server: Link, tdf: float = 1.0) -> PathDelay:
@@ -119,7 +114,6 @@ def access_link(state: LinkState, server: Link, shared_delay_s: float = 0.0, tdf
             loss=max(0.0, loss),
         ),
         PathDelay(each_way_s * tdf, each_way_s * tdf, sigma, sigma, way_loss, way_loss),
-        short_by_s=max(0.0, -own_rtt_s),
     )
 
 

@@ -23,13 +23,11 @@ def test_the_whole_path_has_the_traces_rtt():
     from_server = SERVER.uplink_delay_s + 0.003 + d.down_delay_s
     assert to_server + from_server == pytest.approx(0.040)
     assert d.up_delay_s == d.down_delay_s == access.link.uplink_delay_s == access.link.downlink_delay_s
-    assert access.short_by_s == 0
 
 
 def test_an_rtt_below_the_fixed_part_is_cut_at_zero_and_told():
     access = link_model.access_link(LinkState(50e6, 10e6, rtt_s=0.010), SERVER, shared_delay_s=0.004)
     assert access.delay.up_delay_s == access.delay.down_delay_s == 0
-    assert access.short_by_s == pytest.approx(0.004)
 
 
 def test_time_dilation_divides_rates_and_multiplies_times():
