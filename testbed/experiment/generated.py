@@ -22,9 +22,13 @@ def _seed(loaded: LoadedExperiment) -> int:
     return loaded.experiment.seed % 2**32
 
 
-def generated_links(loaded: LoadedExperiment, homes: int) -> Mapping[str, LinkTrace]:
-    """Links of `links.preset`, one a home, as long as the experiment but a day at most. Raises InputError."""
-    e, name = loaded.experiment, loaded.experiment.links.preset
+def generated_links(loaded: LoadedExperiment, homes: int, preset: str | None = None) -> Mapping[str, LinkTrace]:
+    """Links of a preset, `links.preset` by default: one a home, as long as the experiment, but a day at most.
+
+    Raises:
+        InputError: no such preset.
+    """
+    e, name = loaded.experiment, preset or loaded.experiment.links.preset
     if name != "mixed" and name not in LINKS:
         raise unknown(loaded.where("links", "preset"), "link preset", name, [*LINKS, "mixed"])
     needed_s = e.links.start + e.time_limit * e.time_scale

@@ -89,8 +89,24 @@ class TopologySection(Section):
         return self
 
 
+class DelaysSection(Section):
+    """RTT, jitter and loss from a source of their own; what it does not have stays as it is."""
+
+    trace: str | None = Field(None, description="a trace or a log of round trips (ping, fping, RIPE Atlas …)")
+    preset: str | None = Field(None, description="as links.preset")
+    format: str | None = Field(None, description="force the trace's format instead of detecting it")
+    read: dict[str, float | str | list[str]] = Field(default_factory=dict, description="as links.read")
+    assign: Literal["round-robin", "random"] = Field("round-robin", description="which series each home gets")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DelaysSection:
+        if (self.trace is None) == (self.preset is None):
+            raise ValueError("expected either trace or preset")
+        return self
+
+
 class LinksSection(Section):
-    """What shapes each home's access link: a trace file, or constant values."""
+    """What shapes each home's access link: a trace file, a preset, constant values, or a mixture."""
 
     trace: str | None = Field(None, description="a link trace; any format that `testbed traces inspect` reads")
     preset: str | None = Field(
@@ -103,9 +119,16 @@ class LinksSection(Section):
         default_factory=dict,
         description="what the file does not say, as the options of `testbed traces`: map, zone, dates, every_s, rule …",
     )
-    download: Rate | None = Field(None, description="constant TCP goodput, without a trace")
+    delays: DelaysSection | None = Field(None, description="another source for RTT, jitter and loss")
+    fill: Literal["default", "preset"] = Field(
+        "default",
+        description="jitter and loss that the trace does not have: 0, or drawn from links.preset (mixed by default)",
+    )
+    download: Rate | None = Field(
+        None, description="constant TCP goodput: without a trace, or beside one that has no download"
+    )
     upload: Rate | None = None
-    rtt: Delay | None = Field(None, description="constant round trip home - server")
+    rtt: Delay | None = Field(None, description="constant round trip home - server; likewise")
     jitter: Delay | None = Field(None, description="mean difference of successive RTTs; overrides the trace's")
     loss: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None, description="round-trip packet loss, 0 to 1; overrides the trace's"
@@ -125,12 +148,12 @@ class LinksSection(Section):
     @model_validator(mode="after")
     def _trace_or_constant(self) -> LinksSection:
         constants = [self.download, self.upload, self.rtt]
-        if self.trace is not None and self.preset is not None:
-            raise ValueError("trace and preset exclude each other; remove one")
+        if self.trace is not None and self.preset is not None and self.fill != "preset":
+            raise ValueError("trace and preset exclude each other; remove one, or add fill: preset")
         source = "trace" if self.trace is not None else "preset" if self.preset is not None else None
         if source is None and any(c is None for c in constants):
             raise ValueError("expected either trace, or preset, or all of download, upload and rtt")
-        if source is not None and any(c is not None for c in constants):
+        if source == "preset" and any(c is not None for c in constants):
             raise ValueError(f"{source} and constant download/upload/rtt exclude each other; remove one")
         if self.mapping and self.assign != "by-name":
             raise ValueError(f"mapping needs assign: by-name (found {self.assign})")

@@ -15,6 +15,7 @@ from testbed.cluster.devices import DeviceProfile, load_profiles
 from testbed.cluster.model import SERVER
 from testbed.cluster.topology_file import load_topology
 from testbed.errors import InputError, nearest, unknown
+from testbed.experiment import link_series
 from testbed.experiment.cross_traffic import overload_warnings, read_cross_traffic
 from testbed.experiment.generated import drawn_devices, generated_availability, generated_links
 from testbed.experiment.loading import LoadedExperiment, in_entry, sweep_points
@@ -27,7 +28,7 @@ from testbed.scenario.network import NetworkSettings, NetworkSetup
 from testbed.scenario.run import Scenario
 from testbed.traces.assign import assign
 from testbed.traces.availability import read_availability
-from testbed.traces.links import read_links
+from testbed.traces.links import LinkTrace
 from testbed.traces.report import Report
 
 LONGEST_DELAY_S = 300.0
@@ -241,16 +242,14 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
     if section.trace is None and section.preset is None:
         state = LinkState(section.download, section.upload, section.rtt, section.jitter or 0.0, section.loss or 0.0)
         return {h: [(0.0, state)] for h in homes}, {h: "constant" for h in homes}
-    report = Report()
-    if section.preset is not None:
+    if section.trace is None:
         source, population = f"preset {section.preset}", generated_links(loaded, len(homes))
         named = assign(homes, list(population), "random", seed=e.seed)
     else:
-        path = loaded.file(section.trace, "links", "trace", folders=True)
-        source = path.name
-        population = _read(
-            loaded, "links", lambda: read_links(path, format=section.format, report=report, **_options(section))
+        source, population = link_series.read_population(
+            loaded, section, ("links",), warnings, link_series.defaults(section)
         )
+        link_series.check_constants(loaded, source, population)
         named = assign(
             homes,
             list(population),
@@ -259,21 +258,27 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
             mapping=section.mapping,
             where=loaded.where("links", "assign"),
         )
-    warnings += _told(source, section.trace, report)
+    second = link_series.second_sources(loaded, homes, {h: population[named[h]] for h in homes}, warnings)
     changes, sources = {}, {}
     offsets = _offsets(loaded, named, population)
     for home in homes:
         trace = population[named[home]]
         if section.end == "stop":
             _check_long_enough(loaded, "links", trace.span_s, offsets[home], named[home])
-        series = trace.changes(
-            e.time_limit,
-            offset_s=offsets[home],
-            time_scale=e.time_scale,
-            end=section.end,
-            interpolate=section.interpolate,
-            resolution_s=max(section.resolution / e.tdf, 1e-3),
-        )
+
+        def played(one: LinkTrace, offset_s: float) -> list[tuple[float, LinkState]]:
+            return one.changes(
+                e.time_limit,
+                offset_s=offset_s,
+                time_scale=e.time_scale,
+                end=section.end,
+                interpolate=section.interpolate,
+                resolution_s=max(section.resolution / e.tdf, 1e-3),
+            )
+
+        series = played(trace, offsets[home])
+        for quantities, other, _ in second[home]:
+            series = link_series.merged(series, played(other, section.start % other.span_s), quantities)
         series = _thinned(series, section.resolution / e.tdf)
         if section.jitter is not None or section.loss is not None:
             series = [
@@ -290,20 +295,10 @@ def _link_changes(loaded: LoadedExperiment, topology: Topology, warnings: list[s
                 for t, s in series
             ]
         changes[home] = series
-        sources[home] = f"{source}: {named[home]}" + (f" from {offsets[home]:.0f} s" if offsets[home] else "")
+        own = f"{source}: {named[home]}" + (f" from {offsets[home]:.0f} s" if offsets[home] else "")
+        sources[home] = link_series.described(section, trace, own, second[home])
     _warn_short_rtt(changes, topology, warnings)
     return changes, sources
-
-
-def _told(source: str, trace: str | None, report: Report) -> list[str]:
-    """What the reader of a trace has to say about it."""
-    told = [f"{source}: {text}" for text in report.warnings]
-    if repaired := sum(r.count for r in report.repairs.values()):
-        told.append(
-            f"{source}: {repaired} repairs when reading ({', '.join(report.repairs)}); "
-            f"testbed traces inspect {trace} lists them"
-        )
-    return told
 
 
 def _options(section) -> dict:
@@ -384,7 +379,7 @@ def _churn(loaded: LoadedExperiment, homes: tuple[str, ...], warnings: list[str]
             "availability",
             lambda: read_availability(path, format=section.format, report=report, **_options(section)),
         )
-        warnings += _told(path.name, section.trace, report)
+        warnings += link_series.told(path.name, section.trace, report)
     if method == "by-name":
         for name in section.mapping:
             if name not in homes:

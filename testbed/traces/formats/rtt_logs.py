@@ -130,7 +130,7 @@ def _columns(sample: Sample) -> bool:
         and sum(1 <= step <= 10 for step in steps) > 0.9 * len(steps)
         and bool(delays)
         and 0.5 <= statistics.median(delays) < 3000
-        and sum(d != int(d) for d in delays) > 0.3 * len(delays)
+        and sum("." in row[2] for row in rows) > 0.3 * len(rows)
     )
 
 
