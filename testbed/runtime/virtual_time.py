@@ -66,6 +66,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """How many timers are set, those among them that will do nothing."""
         return len(self._timers)
 
+    @property
+    def busy(self) -> bool:
+        """Whether callbacks wait for their turn in this instant."""
+        return bool(self._ready)
+
     def run_until_complete(self, future: Coroutine | asyncio.Future) -> Any:
         """Raises `Stopped` when `stopping` was set; else the future's result or exception."""
         outer = asyncio._get_running_loop()

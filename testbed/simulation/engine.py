@@ -56,6 +56,16 @@ class PortChange:
     state: LinkState
 
 
+@dataclass
+class _Hook:
+    """What happens at the moment of an event; `left`: how many such events are still to come."""
+
+    event: str
+    predicate: Callable[[dict[str, Any]], bool]
+    action: Callable[[], None]
+    left: int
+
+
 class Simulation:
     """One run in virtual time. Everything that happens depends on the arguments alone.
 
@@ -102,6 +112,8 @@ class Simulation:
         self._failure: asyncio.Future = self.loop.create_future()
         self._described: dict[tuple[torch.Size, torch.dtype], tuple[tuple[str, list[int]], int]] = {}
         self._ended = False
+        self._hooks: list[_Hook] = []
+        self._quiet = False  # when it was last looked whether anything can happen
 
     # -- running -----------------------------------------------------------------------
 
@@ -186,13 +198,15 @@ class Simulation:
         self.loop.stopping = text
 
     def check_alive(self) -> None:
-        """Raises Deadlock when the only timer left is the time limit's: nothing can happen any more."""
-        if self.loop.timers <= (self._time_limit_s < float("inf")):
+        """Called again and again: twice in a row no timer but the time limit's and nobody to go on is a deadlock."""
+        quiet = self.loop.timers <= (self._time_limit_s < float("inf")) and not self.loop.busy
+        if quiet and self._quiet:
             self._idle()
+        self._quiet = quiet
 
     def _idle(self) -> None:
-        waits = "\n".join(self.lives.waits())
-        self.fail("", Deadlock(f"at t={self.loop.now:.3f} s nothing can happen any more:\n{waits}"))
+        lines = "\n".join([*self.lives.waits(), *self.lives.departures()])
+        self.fail("", Deadlock(f"at t={self.loop.now:.3f} s nothing can happen any more:\n{lines}"))
 
     # -- what happens --------------------------------------------------------------------
 
@@ -267,11 +281,42 @@ class Simulation:
     def new_process(self, name: str) -> Process:
         return Process(self, self.plan.cluster.device(name), self.new_runner())
 
+    # -- departures on demand ----------------------------------------------------------------
+
+    def at(
+        self, event: str, predicate: Callable[[dict[str, Any]], bool], action: Callable[[], None], *, nth: int = 1
+    ) -> None:
+        """Do `action` once, at the moment of the nth such event that satisfies `predicate`."""
+        self._hooks.append(_Hook(event, predicate, action, nth))
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do `action` when that much virtual time has passed."""
+        self.loop.at(self.loop.now + seconds, lambda _: action())
+
+    def leave(self, device: str, mode: str | None = None) -> None:
+        """A device leaves now: 'kill', 'suspend' or 'disconnect'; None: as the run's churn does. Twice is once."""
+        self.lives.leave(device, mode)
+
+    def come_back(self, device: str) -> None:
+        """It is there again, a device that was killed with an empty memory."""
+        self.lives.come_back(device)
+
+    def _look_at(self, entry: dict[str, Any]) -> None:
+        for hook in [h for h in self._hooks if h.event == entry["event"] and h.predicate(entry)]:
+            hook.left -= 1
+            if hook.left == 0:
+                self._hooks.remove(hook)
+                self.after(0.0, hook.action)  # not inside of whoever recorded it
+
     # -- events --------------------------------------------------------------------------
 
     def record(self, event: str, node: str = "testbed", /, **fields: Any) -> None:
-        if not self._ended:
-            self._on_event({"t": self.loop.now, "node": node, "event": event, **fields})
+        if self._ended:
+            return
+        entry = {"t": self.loop.now, "node": node, "event": event, **fields}
+        self._on_event(entry)
+        if self._hooks:
+            self._look_at(entry)
 
     def detail(self, event: str, node: str, /, **fields: Any) -> None:
         """An event of which there may be millions."""

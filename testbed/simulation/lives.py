@@ -19,18 +19,26 @@ MANY_DEVICES = 128  # from here on, only the server's view is recorded
 class _Device:
     """One device over the whole run."""
 
-    __slots__ = ("alive", "attempt", "cut_s", "generation", "joined_s", "name", "notice", "process", "silence")
+    __slots__ = ("alive", "attempt", "cut_s", "generation", "joined_s", "lost_s", "mode", "name", "notice", "process",
+                 "returned_s", "silence")  # fmt: skip
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, mode: str):
         self.name = name
         self.process: Process | None = None
         self.generation = 0
         self.alive = False  # in the server's view
         self.joined_s = 0.0  # when its heartbeats began
-        self.cut_s: float | None = None
+        self.cut_s: float | None = None  # when it left last; returned_s: when it came back from that, if it has
+        self.returned_s: float | None = None
+        self.lost_s: float | None = None  # when the server last gave it up
+        self.mode = mode  # of its latest departure
         self.notice: Noticed | None = None
         self.silence = 0  # counts cuts and returns: what was set for an earlier one is void
         self.attempt = 0  # to join, the latest
+
+
+def _first(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= 24 else [*lines[:20], f"  … {len(lines) - 20} more"]
 
 
 Place = _Device | SimulatedNode  # the latter for the server; has a `name`, and the `process` that is there now
@@ -47,7 +55,7 @@ class Lives:
     def __init__(self, engine: Engine, settings: DetectorSettings, mode: str, absent: Iterable[str]):
         self._engine, self._settings, self._mode = engine, settings, mode
         self._loop, self._network = engine.loop, engine.network
-        self._devices = {d.name: _Device(d.name) for d in engine.plan.cluster.devices}
+        self._devices = {d.name: _Device(d.name, mode) for d in engine.plan.cluster.devices}
         self._absent = frozenset(absent)
         self._server: SimulatedNode | None = None
         self._log: Log
@@ -103,28 +111,41 @@ class Lives:
             receives = [f"recv({s or 'ANY'}, {tag!r})" for s, tag in process.life.mailbox.receivers()]
             state = " (suspended)" if process.frozen else ""
             lines.append(f"  {name}{state}: {', '.join(receives) or 'waits for no message'}")
-        return lines if len(lines) <= 24 else [*lines[:20], f"  … {len(lines) - 20} more"]
+        return _first(lines)
+
+    def departures(self) -> list[str]:
+        """Which device left when, and whether it was missed: who waits for ANY may wait for one of these."""
+        lines = []
+        for d in self._devices.values():
+            if d.cut_s is None:
+                continue
+            noticed = "not noticed" if d.lost_s is None else f"lost to the server at {d.lost_s:.3f} s"
+            back = "not back" if d.returned_s is None else f"back at {d.returned_s:.3f} s"
+            lines.append(f"  {d.name} left at {d.cut_s:.3f} s ({d.mode}), {noticed}, {back}")
+        hint = "  a wait that counts on a device that has left must end with its loss (Node.membership)"
+        return [*_first(lines), hint] if lines else []
 
     # -- churn ---------------------------------------------------------------------------
 
-    def leave(self, name: str) -> None:
-        """The device is gone from now on: its link is cut first, whatever the mode."""
+    def leave(self, name: str, mode: str | None = None) -> None:
+        """The device is gone from now on: its link is cut first, whatever the mode (None: the run's)."""
         d = self._devices[name]
         if self._network.ports[name].cut:
             return
+        d.mode, d.returned_s, d.lost_s = mode or self._mode, None, None
         self._network.cut(name)
         self._churn_event(name, "leave")
         self._silence(d)
         process = d.process
         if process is None:
             return
-        if self._mode == "kill":
+        if d.mode == "kill":
             process.dead = True
             process.lose_all()
             if process.life is not None and process.life.task is not None:
                 process.life.task.cancel()
             d.attempt += 1
-        elif self._mode == "suspend":
+        elif d.mode == "suspend":
             process.frozen = True
 
     def come_back(self, name: str) -> None:
@@ -134,7 +155,7 @@ class Lives:
             return
         self._network.mend(name)
         self._churn_event(name, "return")
-        now = self._loop.now
+        d.returned_s = now = self._loop.now
         if d.process is None or d.process.dead:
             d.attempt += 1
             self._loop.at(now + START_S, self._launched, (d, d.attempt))
@@ -155,7 +176,7 @@ class Lives:
             return
         d.notice = noticed(self._path(d), d.joined_s, d.cut_s, self._settings, self._engine.random)
         self._loop.at(d.notice.lost_s, self._judge, (d, d.silence))
-        if self._mode == "disconnect":
+        if d.mode == "disconnect":
             self._loop.at(d.notice.expired_s, self._expire, (d, d.silence))
 
     def _judge(self, due: tuple[_Device, int]) -> None:
@@ -188,7 +209,7 @@ class Lives:
             self._lose_lease(d, "the server gave this device up")
 
     def _declare_lost(self, d: _Device, detection_s: float) -> None:
-        d.alive = False
+        d.alive, d.lost_s = False, self._loop.now
         self._change(MembershipEvent("left", d.name, d.generation, self._loop.now, detection_s))
 
     # -- joining -------------------------------------------------------------------------
@@ -301,4 +322,4 @@ class Lives:
         )
 
     def _churn_event(self, name: str, action: str) -> None:
-        self._engine.record("churn", name, action=action, mode=self._mode, late=0.0, cause="trace")
+        self._engine.record("churn", name, action=action, mode=self._devices[name].mode, late=0.0, cause="trace")

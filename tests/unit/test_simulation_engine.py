@@ -235,6 +235,27 @@ def test_a_deadlock_says_who_waits_for_what():
     assert "server: recv(home0, 'nothing')" in outcome.error
 
 
+class Barrier(Base):
+    """The server waits until every device has said that it is ready, whoever is still there."""
+
+    async def coordinate(self, node, plan):
+        for _ in plan.cluster.devices:
+            await node.recv(ANY, "barrier 1")
+
+    async def work(self, node, plan):
+        await node.sleep(5.0)
+        await node.send("server", "barrier 1")
+        await node.recv("server", "go")
+
+
+def test_a_barrier_that_meets_a_departure_names_the_device_the_time_and_the_wait():
+    outcome, _ = run(Barrier, status="failed", churn=[(2.0, "home1", "leave")])
+    assert "server: recv(ANY, 'barrier 1')" in outcome.error
+    assert "home0: recv(server, 'go')" in outcome.error
+    assert "home1 left at 2.000 s (kill), lost to the server at 3." in outcome.error
+    assert "not back" in outcome.error
+
+
 class Broken(Base):
     async def coordinate(self, node, plan):
         await node.recv(ANY, "nothing")
