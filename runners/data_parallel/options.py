@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, ClassVar, Literal
 
-from runners.pipeline.options import check_choice, check_known, check_whole
+from pydantic import Field
 
-REDUCES = ("ps", "ring")
+from runners.options import CheckpointEvery, Expected, Options
 
 
-@dataclass(frozen=True)
-class DataParallelOptions:
+class DataParallelOptions(Options):
     """Options with their defaults.
 
     reduce: 'ps', a parameter server that holds weights and optimizer, or 'ring', all-reduce among full replicas.
@@ -21,27 +18,14 @@ class DataParallelOptions:
         With a parameter server the state is there at all times.
     """
 
-    reduce: str = "ps"
-    buckets: int | str = "auto"
-    checkpoint_every: int = 5
-    # what the shared coordinator asks for
-    recovery = "replan"
-    local_copies = False
+    reduce: Literal["ps", "ring"] = "ps"
+    buckets: Annotated[
+        Annotated[int, Field(ge=1)] | Literal["auto"], Expected("a number of buckets (1 or more), or 'auto'")
+    ] = "auto"
+    checkpoint_every: CheckpointEvery = 5
+    # what the elastic core asks for
+    recovery: ClassVar[str] = "replan"
+    local_copies: ClassVar[bool] = False
 
 
-def parse_options(options: Mapping[str, Any]) -> DataParallelOptions:
-    """Options as given, checked.
-
-    Raises:
-        InputError: unknown key or impossible value, with key, value, expectation and the nearest right one.
-    """
-    for key, value in options.items():
-        where = check_known(key, DataParallelOptions, "data_parallel")
-        if key == "reduce":
-            check_choice(where, value, REDUCES)
-        elif key == "buckets":
-            if value != "auto":
-                check_whole(where, value, 1, "a number of buckets (1 or more), or 'auto'", near="auto")
-        else:
-            check_whole(where, value, 0, "a number of steps (0: no checkpoints)")
-    return DataParallelOptions(**options)
+parse_options = DataParallelOptions.read

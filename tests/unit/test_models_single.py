@@ -75,7 +75,7 @@ def test_larger_models_are_offloaded_and_slower():
 
 def test_streaming_binds_where_the_host_link_is_slow():
     model, training = published("llama-2-13b"), TrainingSpec(batch=8)
-    slow = best_way(_gpu(), model, training, SingleOptions(offload="weights", host_link=8e9))
+    slow = best_way(_gpu(), model, training, SingleOptions(offload="weights", host_link="8 Gbit/s"))
     bytes_a_batch = 2 * 2 * model_parameters(model)  # in twice
     assert slow.micro_batch_s * slow.micro_batches >= 0.99 * bytes_a_batch * slow.micro_batches / 1e9
 
