@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "testbed.cli.compare:compare",
     "validate": "testbed.cli.validate:validate",
     "results": "testbed.cli.results:results",
+    "flows": "testbed.cli.flows:flows",
     "verify": "testbed.cli.verify:verify",
     "shell": "testbed.cli.shell:shell",
     "exec": "testbed.cli.exec:exec_command",

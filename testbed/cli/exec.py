@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from testbed.cli.options import experiment_argument, set_option
+from testbed.cli.options import capture_option, captures, experiment_argument, set_option
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": False})
@@ -23,6 +23,7 @@ from testbed.cli.options import experiment_argument, set_option
     help="Start this beside it in HOST first, and end it afterwards. Repeatable.",
 )
 @set_option
+@capture_option
 @click.option(
     "--at",
     "at",
@@ -48,6 +49,7 @@ def exec_command(
     hosts: str | None,
     background: tuple[str, ...],
     overrides: tuple[str, ...],
+    capture: tuple[str, ...],
     at: str,
     hold: bool,
     new: bool,
@@ -70,6 +72,7 @@ def exec_command(
     """
     from testbed.errors import InputError
     from testbed.experiment.loading import load_experiment
+    from testbed.scenario.captures import CaptureSettings
     from testbed.studies.programs import Job, run_attached, run_new
     from testbed.studies.session import find_live
 
@@ -89,13 +92,14 @@ def exec_command(
         if not sep or not text.strip():
             raise InputError(f"--with {item}", "expected HOST=COMMAND, e.g. 'server=iperf3 -s'")
         beside.append((host, shlex.split(text)))
-    job = Job(chosen, argv, beside, timeout, note=lambda text: click.secho(text, dim=True, err=True))
     command = "testbed " + shlex.join(sys.argv[1:])
     live = None if new else find_live(experiment)
+    loaded = load_experiment(experiment, (*overrides, *captures(capture))) if live is None else None
+    wanted = CaptureSettings(tuple(",".join(capture).split(","))) if capture and live else None
+    job = Job(chosen, argv, beside, timeout, note=lambda text: click.secho(text, dim=True, err=True), captures=wanted)
     if live is not None:
         code = run_attached(live, job, command=command)
     else:
-        loaded = load_experiment(experiment, overrides)
         code = run_new(loaded, job, at_s=parse_time(at), hold=hold, command=command)
     ctx.exit(code)
 

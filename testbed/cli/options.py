@@ -17,6 +17,19 @@ set_option = click.option(
     help="Override a value of the experiment, e.g. training.steps=5. Repeatable.",
 )
 seed_option = click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Replace the experiment's seed.")
+capture_option = click.option(
+    "--capture",
+    multiple=True,
+    metavar="H1,SERVER",
+    help="Capture these hosts' packets (docs/captures.md).",
+)
+
+
+def captures(given: tuple[str, ...]) -> list[str]:
+    """--capture as a setting of the experiment."""
+    return [f"captures.homes=[{','.join(given)}]"] if given else []
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print data as JSON on standard output.")
 
 require_valid_option = click.option(

@@ -13,6 +13,8 @@ from rich.console import Console
 
 from testbed.cli.options import (
     NOT_VALID,
+    capture_option,
+    captures,
     experiment_argument,
     json_option,
     require_valid_option,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 @click.command()
 @experiment_argument
 @set_option
+@capture_option
 @seed_option
 @click.option(
     "--tdf",
@@ -61,6 +64,7 @@ def run(
     ctx: click.Context,
     experiment: str,
     overrides: tuple[str, ...],
+    capture: tuple[str, ...],
     seed: int | None,
     tdf: str | None,
     out: Path,
@@ -90,7 +94,7 @@ def run(
     from testbed.studies.running import dry_run_text
 
     console = Console(stderr=as_json, soft_wrap=not sys.stdout.isatty(), highlight=False)
-    loaded = load_experiment(experiment, overrides, seed=seed, tdf=tdf)
+    loaded = load_experiment(experiment, (*overrides, *captures(capture)), seed=seed, tdf=tdf)
     setups = run_setups(loaded)
     if dry_run:
         for setup in setups:

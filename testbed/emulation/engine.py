@@ -18,6 +18,7 @@ from testbed.emulation import cleanup
 from testbed.emulation.machine.capabilities import Capabilities
 from testbed.emulation.network.link_monitor import Interference, LinkMonitor
 from testbed.emulation.probing.probes import probe_links
+from testbed.emulation.process.captures import FOLDER, Captures
 from testbed.emulation.process.workers import WorkerPool
 from testbed.emulation.schedule.churn import ChurnController
 from testbed.emulation.shaped import ShapedNetwork
@@ -53,6 +54,7 @@ class _Run:
         self.engine, self.setup, self.sink = engine, setup, sink
         self.tdf = setup.network.settings.tdf
         self._t0: float | None = None
+        self._captures: Captures | None = None
         self._durations: dict[str, float] = {}
         self._live = LiveVerdict(engine.limits, self.tdf, self._expected_s())
         self._live_lock = threading.Lock()
@@ -78,6 +80,8 @@ class _Run:
 
     def _event(self, event: dict[str, Any]) -> None:
         self.sink.event(event)
+        if self._captures is not None and event["event"] == "step":
+            self._captures.step_done(event["step"])
         with self._live_lock:
             found = self._live.feed(event)
         for text, at_s in found:
@@ -154,6 +158,9 @@ class _Run:
             if setup.probe_s is not None:
                 progress.stage("measuring every link")
                 self._timed("probes", lambda: self._probe(shaped, setup.probe_s))
+            if setup.captures is not None:
+                progress.stage(f"capturing packets of {', '.join(setup.captures.hosts)}")
+                self._captures = stack.enter_context(self._capture(state, shaped))
             progress.stage("starting workers")
             self._timed("workers", lambda: self._start_workers(pool, shaped))
             churn = ChurnController(
@@ -181,6 +188,8 @@ class _Run:
             self.sink.note(zero_at=zero.isoformat(timespec="milliseconds"))
             for host, link in {**setup.network.at_start(), SERVER: setup.network.server_state}.items():
                 self._link_event(0.0, host, link, 0.0)
+            if self._captures is not None:
+                self._captures.begin(self._t0)
             pool.begin(self._t0)
             shaped.begin(self._t0)
             churn.start(self._t0)
@@ -194,6 +203,18 @@ class _Run:
                 with contextlib.suppress(Interrupted):  # training is complete: this only ends the look around
                     self.engine.after(shaped)
             return result
+
+    def _capture(self, state: RunState, shaped: ShapedNetwork) -> Captures:
+        setup = self.setup
+        return Captures(
+            state,
+            shaped.network.hosts,
+            setup.captures,
+            self.sink.folder / FOLDER,
+            comments=[f"experiment {self.sink.folder.name}", f"seed {setup.network.seed}"],
+            tdf=self.tdf,
+            on_end=lambda host, fields: self._engine_event("capture", host, **fields),
+        )
 
     def _start_workers(self, pool: WorkerPool, shaped: ShapedNetwork) -> None:
         pool.start()

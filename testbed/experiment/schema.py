@@ -358,6 +358,29 @@ class CrossTrafficSection(Section):
         return self
 
 
+class FromStep(Section):
+    step: int = Field(ge=0, description="of training")
+
+
+class CapturesSection(Section):
+    """Packets of some hosts, as Wireshark reads them; see docs/captures.md. Needs tcpdump."""
+
+    homes: Literal["all"] | list[Name] = Field([], description="whose packets; `server` is a name here, too")
+    snaplen: Size = Field(si(96), description="bytes kept of a packet; 96: the headers up to TCP's options")
+    start: Duration | FromStep | None = Field(
+        None, alias="from", description="emulated time, or `{step: 3}`; default: before the workers start"
+    )
+    length: PositiveDuration | None = Field(None, alias="for", description="emulated time; default: to the end")
+    most: Size = Field(si(200e6), description="of each host's file; the capture ends there, the run goes on")
+
+    @field_validator("snaplen")
+    @classmethod
+    def _headers_fit(cls, value: float) -> float:
+        if not 64 <= value <= 262144:
+            raise ValueError(f"{value:g} bytes; expected 64 to 262144 bytes")
+        return value
+
+
 class ProbesSection(Section):
     """Measurement of every link before training starts; the verdict needs it."""
 
@@ -425,6 +448,7 @@ class Experiment(Section):
     cross_traffic: list[CrossTrafficSection] = Field(
         default_factory=list, description="other traffic in the homes, see docs/cross-traffic.md"
     )
+    captures: CapturesSection = Field(default_factory=CapturesSection)
     probes: ProbesSection = Field(default_factory=ProbesSection)
     fidelity: FidelitySection = Field(default_factory=FidelitySection)
     simulation: SimulationSection = Field(default_factory=SimulationSection)

@@ -23,6 +23,7 @@ from testbed.experiment.schema import NeighbourhoodSection, TopologySection, Tra
 from testbed.measurement.thresholds import Thresholds
 from testbed.runtime import Runner
 from testbed.runtime.registry import load_runner
+from testbed.scenario.captures import CaptureSettings
 from testbed.scenario.link_model import access_link
 from testbed.scenario.network import NetworkSettings, NetworkSetup
 from testbed.scenario.run import Scenario
@@ -122,11 +123,33 @@ def run_setup(loaded: LoadedExperiment) -> RunSetup:
         absent_at_start=frozenset(absent),
         time_limit_s=experiment.time_limit,
         probe_s=experiment.probes.seconds if experiment.probes.enabled else None,
+        captures=captures_of(loaded, network.topology.homes),
         tensors=experiment.simulation.tensors,
         details=experiment.simulation.details,
         warnings=warnings,
         loaded=loaded,
         engine=experiment.engine,
+    )
+
+
+def captures_of(loaded: LoadedExperiment, homes: Sequence[str]) -> CaptureSettings | None:
+    """What an experiment's `captures` asks for, None for nothing. Raises InputError: a host that there is not."""
+    section = loaded.experiment.captures
+    hosts = [*homes, SERVER]
+    chosen = hosts if section.homes == "all" else list(dict.fromkeys(section.homes))
+    for name in chosen:
+        if name not in hosts:
+            raise unknown(loaded.where("captures", "homes"), "host", name, hosts)
+    if not chosen:
+        return None
+    start = section.start
+    return CaptureSettings(
+        tuple(chosen),
+        int(section.snaplen),
+        start if isinstance(start, float) else None,
+        None if start is None or isinstance(start, float) else start.step,
+        section.length,
+        int(section.most),
     )
 
 

@@ -40,6 +40,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "interference": ("quantity", "direction", "set", "measured", "text"),
     "cross_traffic": ("direction", "rate_bps", "late"),
+    "capture": ("packets", "dropped", "seconds", "cpu", "text"),
     "totals": ("bytes_up", "bytes_down", "messages_up", "messages_down", "computations", "flops", "compute_s", "wait_s",
                "memory_peak_bytes"),
     "warning": ("text",),

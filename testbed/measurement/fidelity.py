@@ -174,11 +174,24 @@ def judge(events: pd.DataFrame, manifest: Mapping[str, Any], thresholds: Thresho
             else c
             for c in checks
         ]
+    notes += captured(events)
     for (home, quantity), text in unjudged(events).items():
         notes.append(f"the rate of {home}'s {quantity.removeprefix('rate_')}link was not judged: {text}")
     reasons = [Reason(c.name, c.measured, c.threshold, c.where, _sentence(c), c.at_s) for c in checks if c.ok is False]
     valid = probed and stepped and not reasons
     return Verdict(valid, reasons, checks, notes, setting(manifest, "zero_at"), context.tdf)
+
+
+def captured(events: pd.DataFrame) -> list[str]:
+    """Of each capture of packets a sentence: its losses and its share of the processors."""
+    notes = []
+    for _, row in select(events, "capture").iterrows():
+        told = [f"{row['packets']:.0f} packets"] if pd.notna(row["packets"]) else []
+        told += [f"{row['dropped']:.0f} lost by the capturer"] if pd.notna(row["dropped"]) else []
+        told += [f"{row['cpu']:.1%} of a core"] if pd.notna(row["cpu"]) else []
+        told += [str(row["text"])] if row["text"] else []
+        notes.append(f"capture of {row['node']}: {', '.join(told)}")
+    return notes
 
 
 def _sentence(check: Check) -> str:

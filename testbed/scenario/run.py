@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from testbed.cluster import Cluster
 from testbed.runtime import Plan, Runner
+from testbed.scenario.captures import CaptureSettings
 from testbed.scenario.network import NetworkSetup
 
 
@@ -19,6 +20,7 @@ class Scenario:
 
     churn: (time, device, 'leave' | 'return'), in order; churn_mode: how one leaves: kill, suspend or disconnect.
     time_limit_s: after which the run is ended. probe_s: length of a rate measurement before training, None for none.
+    captures: packets to capture, in an emulation.
     tensors: 'meta' or 'real', and details: how many messages and computations get events, for a simulation.
     """
 
@@ -31,6 +33,7 @@ class Scenario:
     absent_at_start: frozenset[str] = frozenset()
     time_limit_s: float = float("inf")
     probe_s: float | None = None
+    captures: CaptureSettings | None = None
     tensors: str = "meta"
     details: int | None = None
     warnings: list[str] = field(default_factory=list)

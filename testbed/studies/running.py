@@ -12,6 +12,8 @@ from testbed import units
 from testbed.emulation import dry_run
 from testbed.emulation.engine import Emulation
 from testbed.emulation.machine.capabilities import Capabilities, choose_delay_backend
+from testbed.emulation.process import captures
+from testbed.emulation.process.captures import require_capturer
 from testbed.experiment.cross_traffic import described
 from testbed.experiment.machine import capable, check_kernel
 from testbed.experiment.recording import manifest, record
@@ -43,6 +45,8 @@ def prepare(setup: RunSetup, out: Path, say: Callable[[str], None]) -> RunSetup:
         return setup
     caps = capable()
     check_kernel(setup.loaded, caps)
+    if setup.captures is not None:
+        require_capturer()
     check_space(out)
     found = preflight(setup, caps)
     texts = found.problems
@@ -106,6 +110,8 @@ def dry_run_text(setup: RunSetup, *, as_json: bool = False) -> str:
     e = setup.loaded.experiment
     network = setup.network
     commands = list(dry_run.commands(network))
+    if setup.captures is not None:
+        commands += captures.described(setup.captures)
     if as_json:
         return json.dumps(
             {

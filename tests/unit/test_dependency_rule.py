@@ -20,7 +20,7 @@ FLOORS = (
     ("cluster",),
     ("runtime",),
     ("scenario",),
-    ("figures",),
+    ("figures", "capture"),
     ("traces",),
     ("measurement",),
     ("report",),
