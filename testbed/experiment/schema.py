@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationInfo,
+    WithJsonSchema,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from testbed.cluster import ModelSpec
 from testbed.cluster.published import PUBLISHED, published
@@ -362,16 +373,17 @@ class FromStep(Section):
     step: int = Field(ge=0, description="of training")
 
 
-class CapturesSection(Section):
+class _Captures(Section):
     """Packets of some hosts, as Wireshark reads them; see docs/captures.md. Needs tcpdump."""
 
     homes: Literal["all"] | list[Name] = Field([], description="whose packets; `server` is a name here, too")
     snaplen: Size = Field(si(96), description="bytes kept of a packet; 96: the headers up to TCP's options")
-    start: Duration | FromStep | None = Field(
-        None, alias="from", description="emulated time, or `{step: 3}`; default: before the workers start"
-    )
-    length: PositiveDuration | None = Field(None, alias="for", description="emulated time; default: to the end")
     most: Size = Field(si(200e6), description="of each host's file; the capture ends there, the run goes on")
+
+    @field_validator("homes", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return value.split(",") if isinstance(value, str) and value != "all" else value
 
     @field_validator("snaplen")
     @classmethod
@@ -379,6 +391,27 @@ class CapturesSection(Section):
         if not 64 <= value <= 262144:
             raise ValueError(f"{value:g} bytes; expected 64 to 262144 bytes")
         return value
+
+
+def _moment(value: Any) -> Any:
+    """Text in the shape of a step, or a duration: one of the two is meant, so that only its fault is told."""
+    return FromStep.model_validate(value) if isinstance(value, dict) else _DURATION.validate_python(value)
+
+
+_DURATION = TypeAdapter(Duration)
+CapturesSection = create_model(
+    "CapturesSection",
+    __base__=_Captures,
+    __doc__=_Captures.__doc__,
+    **{  # words of Python's own, so that they can't stand in a class
+        "from": (
+            Annotated[Any, BeforeValidator(lambda v: v if v is None or isinstance(v, FromStep) else _moment(v)),
+                      WithJsonSchema({"anyOf": [TypeAdapter(Duration).json_schema(), FromStep.model_json_schema()]})],
+            Field(None, description="emulated time, or `{step: 3}`; default: before the workers start"),
+        ),
+        "for": (PositiveDuration | None, Field(None, description="emulated time; default: to the run's end")),
+    },
+)  # fmt: skip
 
 
 class ProbesSection(Section):

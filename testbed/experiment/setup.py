@@ -142,13 +142,13 @@ def captures_of(loaded: LoadedExperiment, homes: Sequence[str]) -> CaptureSettin
             raise unknown(loaded.where("captures", "homes"), "host", name, hosts)
     if not chosen:
         return None
-    start = section.start
+    start = getattr(section, "from")
     return CaptureSettings(
         tuple(chosen),
         int(section.snaplen),
         start if isinstance(start, float) else None,
         None if start is None or isinstance(start, float) else start.step,
-        section.length,
+        getattr(section, "for"),
         int(section.most),
     )
 
