@@ -1,7 +1,7 @@
 """The flows in a capture, a row each direction of a connection, in constant memory but for the number of flows.
 
-RTT: from the time stamps of TCP (RFC 7323), as K. Nichols' pping does it: from the first packet with data that carries a
-time stamp to the first that echoes it. Where the packets were captured only one side's way is a whole round trip, so
+RTT: from the time stamps of TCP (RFC 7323), as K. Nichols' pping does it: from the first packet with data that carries
+a time stamp to the first that echoes it. Where the packets were captured only one side's way is a whole round trip, so
 both rows of a connection get the RTT of the side whose smallest values are larger.
 
 Retransmission or reordering: data below the highest sequence number seen. Its sender sent it before that (an older TCP
@@ -100,10 +100,7 @@ def read_flows(
     capture, reader = Capture(path), _Reader(zero_ns)
     for batch in capture.batches():
         if not known_link(batch.link):
-            raise InputError(
-                str(path),
-                f"link type {batch.link} (linktypes of tcpdump.org); expected Ethernet, Linux-cooked, loopback or raw IP",
-            )
+            raise InputError(str(path), f"link type {batch.link}; expected Ethernet, Linux-cooked, loopback or raw IP")
         packets, others = decode(batch)
         reader.others += others
         reader.feed(packets, int(batch.time_ns.min()))
@@ -304,7 +301,15 @@ class _Reader:
             source, target = names.get(a, a), names.get(b, b)
             data_ns = (flow.last_data_ns or 0) - (flow.first_data_ns or 0)
             rows.append(
-                (source, target, "tcp" if protocol == TCP else "udp", x, y, roles.get(source, ""), roles.get(target, ""))
+                (
+                    source,
+                    target,
+                    "tcp" if protocol == TCP else "udp",
+                    x,
+                    y,
+                    roles.get(source, ""),
+                    roles.get(target, ""),
+                )
                 + ((flow.first_ns - zero) / 1e9 / tdf, (flow.last_ns - zero) / 1e9 / tdf)
                 + (flow.packets, flow.wire, flow.fresh)
                 + (flow.fresh * 8e9 * tdf / data_ns if data_ns > 0 else np.nan,)

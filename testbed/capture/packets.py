@@ -96,8 +96,9 @@ def decode(batch: Batch) -> tuple[Packets, int]:
     four = [number(ip + a, 4).astype(np.uint64) for a in (12, 16)]
     shift = np.uint64(32)
     zero = np.zeros(n, np.uint64)
-    source = np.stack([np.where(is6, wide[0] << shift | wide[1], zero), np.where(is6, wide[2] << shift | wide[3], four[0])], 1)  # fmt: skip
-    target = np.stack([np.where(is6, wide[4] << shift | wide[5], zero), np.where(is6, wide[6] << shift | wide[7], four[1])], 1)  # fmt: skip
+    pairs = [wide[i] << shift | wide[i + 1] for i in (0, 2, 4, 6)]
+    source = np.stack([np.where(is6, pairs[0], zero), np.where(is6, pairs[1], four[0])], 1)
+    target = np.stack([np.where(is6, pairs[2], zero), np.where(is6, pairs[3], four[1])], 1)
     everything = (
         batch.time_ns,
         batch.length,

@@ -67,9 +67,7 @@ def _head(link: int, host: str, interface: str, names: Mapping[str, str], commen
     described = struct.pack("<HHI", link, 0, snaplen) + _options(
         (2, interface.encode()), (3, f"the access link of {host}".encode()), (9, bytes([_NANOSECONDS]))
     )
-    records = b"".join(
-        _padded(1, socket.inet_aton(address) + name.encode() + b"\0") for address, name in names.items()
-    )
+    records = b"".join(_padded(1, socket.inet_aton(address) + name.encode() + b"\0") for address, name in names.items())
     return _block(SECTION, section) + _block(INTERFACE, described) + _block(NAMES, records + bytes(4))
 
 

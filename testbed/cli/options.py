@@ -18,10 +18,7 @@ set_option = click.option(
 )
 seed_option = click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Replace the experiment's seed.")
 capture_option = click.option(
-    "--capture",
-    multiple=True,
-    metavar="H1,SERVER",
-    help="Capture these hosts' packets (docs/captures.md).",
+    "--capture", multiple=True, metavar="H1,SERVER", help="Capture these hosts' packets (docs/captures.md)."
 )
 
 

@@ -115,7 +115,9 @@ def text(report: FlowReport, most: int = 40) -> str:
         ordered = flows.table.sort_values("bytes", ascending=False)
         rows += [_row(r) for r in ordered.head(most).itertuples()]
         widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-        lines += ["  " + r[0].ljust(widths[0]) + "".join(f"  {c:>{w}}" for c, w in zip(r[1:], widths[1:])) for r in rows]
+        lines += [
+            "  " + r[0].ljust(widths[0]) + "".join(f"  {c:>{w}}" for c, w in zip(r[1:], widths[1:])) for r in rows
+        ]
         if len(ordered) > most:
             lines.append(f"  … {len(ordered) - most} more in the Parquet file")
     if len(report.moved):

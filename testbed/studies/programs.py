@@ -66,7 +66,9 @@ def run_attached(live: LiveNetwork, job: Job, *, command: str) -> int:
             cleanup.teardown(state)
 
 
-def _run(network: Any, state: RunState, job: Job, current: Callable[[str], LinkState], experiment: str, tdf: float = 1.0) -> int:
+def _run(
+    network: Any, state: RunState, job: Job, current: Callable[[str], LinkState], experiment: str, tdf: float = 1.0
+) -> int:
     hosts = default_hosts(network) if job.hosts is None else job.hosts
     for name in [*hosts, *(host for host, _ in job.beside)]:
         if name not in network.hosts:
@@ -115,4 +117,6 @@ def _captures(network: Any, state: RunState, job: Job, experiment: str, tdf: flo
                          for key, value in fields.items())  # fmt: skip
         job.note(f"capture {folder / host}.pcapng: {said}")
 
-    return Captures(state, network.hosts, job.captures, folder, comments=[f"experiment {experiment}"], tdf=tdf, on_end=told)
+    return Captures(
+        state, network.hosts, job.captures, folder, comments=[f"experiment {experiment}"], tdf=tdf, on_end=told
+    )

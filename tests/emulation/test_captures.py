@@ -16,9 +16,9 @@ import pytest
 
 from testbed.capture.flows import read_flows
 from testbed.capture.reading import Capture
+from testbed.cluster import Link, LinkState, Topology
 from testbed.emulation.process.captures import Captures
 from testbed.emulation.shaped import ShapedNetwork
-from testbed.cluster import LinkState, Topology, Link
 from testbed.scenario.captures import CaptureSettings
 from testbed.scenario.network import NetworkSetup
 
@@ -100,12 +100,15 @@ def test_bytes_are_those_of_tc_and_round_trips_those_of_the_link(shaped, state, 
     sent = network.counters()["h1"]["up"].bytes - before
     table = read_flows(tmp_path / "c/h1.pcapng").table
     assert table[table.source == "h1"].bytes.sum() == pytest.approx(sent, rel=1e-3)
-    assert told["h1"]["dropped"] == 0 and told["h1"]["packets"] > 0 and 0 <= told["h1"]["cpu"] < 1
+    assert told["h1"]["dropped"] == 0
+    assert told["h1"]["packets"] > 0
+    assert 0 <= told["h1"]["cpu"] < 1
     captured(state, network, tmp_path / "d", lambda: transfer(network, 60, 100, 0.02))
     assert data_flow(tmp_path / "d/h1.pcapng").rtt_p50_s == pytest.approx(RTT_S, abs=0.5e-3)
     names = Capture(tmp_path / "d/h1.pcapng")
     list(names.batches())
-    assert set(names.names.values()) == {"h1", "server"} and names.comments == ["seed 1"]
+    assert set(names.names.values()) == {"h1", "server"}
+    assert names.comments == ["seed 1"]
 
 
 def test_retransmissions_are_those_that_ss_counts(shaped, state, tmp_path):

@@ -23,7 +23,9 @@ def frame(payload=1000, *, seq=0, back=False, stamp=1, echo=0, ident=1, flags=16
     tcp += struct.pack("!II", stamp, echo)
     ends = (B, A) if back else (A, B)
     ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 52 + payload, ident, 0, 64, 6, 0, *ends)
-    head = {1: bytes(12) + b"\x08\0", 113: bytes(14) + b"\x08\0", 276: b"\x08\0" + bytes(18), 101: b"", 0: b"\2\0\0\0"}[link]
+    head = {1: bytes(12) + b"\x08\0", 113: bytes(14) + b"\x08\0", 276: b"\x08\0" + bytes(18), 101: b"", 0: b"\2\0\0\0"}[
+        link
+    ]
     return head + ip + tcp, len(head) + 52 + payload
 
 
@@ -65,15 +67,18 @@ def test_formats_and_byte_orders(tmp_path, order, make):
     found = flows(tmp_path, make(PACKETS, order))
     row = found.table.iloc[0]
     assert (row.source, row.destination, row.source_port, row.packets) == ("10.0.0.1", "10.0.0.2", 1000, 10)
-    assert row.bytes == 10 * 1066 and row.payload_bytes == 10_000
-    assert row.end_s == pytest.approx(0.009) and row.largest_gap_s == pytest.approx(0.001)
+    assert row.bytes == 10 * 1066
+    assert row.payload_bytes == 10_000
+    assert row.end_s == pytest.approx(0.009)
+    assert row.largest_gap_s == pytest.approx(0.001)
     assert found.zero_ns == T0
 
 
 @pytest.mark.parametrize("link", [1, 113, 276, 101, 0])
 def test_link_types(tmp_path, link):
     found = flows(tmp_path, pcap([(T0, frame(link=link))], link=link))
-    assert found.table.iloc[0].payload_bytes == 1000 and not found.other_packets
+    assert found.table.iloc[0].payload_bytes == 1000
+    assert not found.other_packets
 
 
 def test_an_unknown_link_type_is_named(tmp_path):
@@ -90,7 +95,8 @@ def test_what_is_no_capture_is_refused(tmp_path, content):
 @pytest.mark.parametrize("make", [pcap, pcapng])
 def test_a_cut_file_is_read_up_to_there(tmp_path, make):
     found = flows(tmp_path, make(PACKETS)[:-9])
-    assert found.packets == 9 and "ends within a packet" in found.remarks[0]
+    assert found.packets == 9
+    assert "ends within a packet" in found.remarks[0]
 
 
 @settings(max_examples=300, deadline=None)
@@ -113,11 +119,14 @@ def test_what_was_completed_says_the_same(tmp_path):
     before = read_flows(source).table
     count = complete(source, target, host="h1", interface="eth0", names={"10.0.0.1": "h1", "10.0.0.2": "server"},
                      comments=["experiment x", "seed 7"], snaplen=96, dropped=3)  # fmt: skip
-    assert count == 9 and not source.exists()
+    assert count == 9
+    assert not source.exists()
     capture = Capture(target)
     list(capture.batches())
     assert capture.names == {"10.0.0.1": "h1", "10.0.0.2": "server"}
-    assert capture.interfaces == ["eth0"] and capture.comments == ["experiment x", "seed 7"] and capture.snaplen == 96
+    assert capture.interfaces == ["eth0"]
+    assert capture.comments == ["experiment x", "seed 7"]
+    assert capture.snaplen == 96
     after = read_flows(target).table
     assert list(after.source) == ["h1"]
     columns = ["start_s", "end_s", "bytes", "packets", "goodput_bps"]
@@ -144,4 +153,5 @@ def test_the_round_trip_is_the_far_hosts(tmp_path):
         packets.append((t, frame(seq=1000 * i, stamp=100 * i + 1, echo=100 * i, ident=i + 1)))
         packets.append((t + 30_000_000, frame(0, back=True, stamp=7 * i + 1, echo=100 * i + 1, ident=i + 1)))
     table = flows(tmp_path, pcap(packets), tdf=2.0).table
-    assert np.allclose(table.rtt_p50_s, 0.015, rtol=0.002) and np.allclose(table.rtt_p95_s, 0.015, rtol=0.002)
+    assert np.allclose(table.rtt_p50_s, 0.015, rtol=0.002)
+    assert np.allclose(table.rtt_p95_s, 0.015, rtol=0.002)

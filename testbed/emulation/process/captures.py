@@ -168,8 +168,15 @@ class Captures:
         argv = ["prlimit", f"--fsize={limit}", "--", *argv_in(host.netns, command(host.interface, self._settings))]
         with raw.open("wb") as out:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True, errors="replace",
-                start_new_session=True, restore_signals=False, cwd="/",
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                restore_signals=False,
+                cwd="/",
             )  # fmt: skip  (SIGXFSZ stays ignored: tcpdump meets its limit as an error of write)
         recorded = process_value(process.pid)
         self._state.record("process", recorded)
