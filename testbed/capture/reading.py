@@ -100,6 +100,8 @@ class Capture:
             while pos <= end:
                 seconds, fraction, captured, length = record.unpack_from(data, pos)
                 if captured > _BLOCK_MAX:
+                    if packets.start:
+                        yield packets.batch(data)
                     raise self._damaged(source.base + pos, f"a packet of {captured} bytes")
                 if pos + 16 + captured > len(data):
                     break

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from testbed.capture.reading import INTERFACE, NAMES, PACKET, SECTION, STATISTICS, Capture
+from testbed.capture.reading import INTERFACE, NAMES, PACKET, SECTION, STATISTICS, Batch, Capture
+from testbed.errors import InputError
 
 _NANOSECONDS = 9  # if_tsresol: 10^-9
 
@@ -33,7 +34,7 @@ def complete(
     count, begun = 0, False
     try:
         with partial.open("wb") as file:
-            for batch in Capture(source).batches():
+            for batch in _readable(source):
                 if not begun:
                     file.write(_head(batch.link, host, interface, names, comments, snaplen))
                     begun = True
@@ -59,6 +60,18 @@ def complete(
         raise
     source.unlink()
     return count
+
+
+def _readable(source: Path) -> Iterator[Batch]:
+    """Up to where a full disk left a hole. Raises InputError: nothing is readable."""
+    count = 0
+    try:
+        for batch in Capture(source).batches():
+            count += 1
+            yield batch
+    except InputError:
+        if not count:
+            raise
 
 
 def _head(link: int, host: str, interface: str, names: Mapping[str, str], comments: list[str], snaplen: int) -> bytes:

@@ -22,6 +22,7 @@ from testbed.measurement.run_folder import RunFolder, write_file
 
 FOLDER, PARQUET = "captures", "flows.parquet"
 _PLOTS = (".html", ".png", ".svg", ".pdf")
+HEAD = ("flow", "start", "end", "bytes", "goodput", "RTT p50", "RTT p95", "sent again", "reordered", "largest gap")
 _DRAWN = 6  # flows of a figure: those with most bytes
 
 
@@ -111,9 +112,9 @@ def text(report: FlowReport, most: int = 40) -> str:
         lines += [f"  {remark}" for remark in flows.remarks]
         if flows.other_packets:
             lines.append(f"  {flows.other_packets} packets that are neither TCP nor UDP, or cut before their ports")
-        rows = [("flow", "start", "end", "bytes", "goodput", "RTT p50", "p95", "again", "reordered", "gap")]
+        rows = [HEAD]
         ordered = flows.table.sort_values("bytes", ascending=False)
-        rows += [_row(r) for r in ordered.head(most).itertuples()]
+        rows += [row(r) for r in ordered.head(most).itertuples()]
         widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
         lines += [
             "  " + r[0].ljust(widths[0]) + "".join(f"  {c:>{w}}" for c, w in zip(r[1:], widths[1:])) for r in rows
@@ -128,7 +129,9 @@ def text(report: FlowReport, most: int = 40) -> str:
     return "\n".join(lines)
 
 
-def _row(r) -> tuple[str, ...]:
+def row(r) -> tuple[str, ...]:
+    """A flow (of the table) as texts, below HEAD."""
+
     def seconds(value: float) -> str:
         return "-" if pd.isna(value) else units.duration(value)
 

@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 
 from testbed.figures import paper
 from testbed.measurement.recorder import write_error
-from testbed.report import figures, figures_links, series
+from testbed.report import figures, figures_links, flows, series
 from testbed.report.gantt import gantt, typical_step
 from testbed.report.run_data import RunData
 
-_FILES = ("loss", "step_times", "timeline", "step", "links", "bytes")  # the machine's is for the page alone
+_FILES = ("loss", "step_times", "timeline", "step", "links", "bytes", "flows")  # the machine's is for the page alone
 _WIDTH = {"loss": 700, "bytes": 800}
 
 
@@ -34,6 +34,8 @@ def run_figures(data: RunData) -> dict[str, go.Figure]:
         made["links"] = figures_links.links(data, shown)
     if data.devices and data.bytes[["sent", "received"]].notna().any(axis=None):
         made["bytes"] = figures_links.device_bytes(data)
+    if data.flows is not None and len(data.flows.table):
+        made["flows"] = flows.figure(data.flows)
     if len(data.select("host")):
         made["machine"] = figures_links.machine(data)
     return made

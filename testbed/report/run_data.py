@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from testbed.errors import InputError
 from testbed.measurement.events import natural, select
 from testbed.measurement.fidelity import Verdict, setting
 from testbed.measurement.rates import rate_windows
 from testbed.measurement.run_folder import RunFolder
 from testbed.measurement.steps import attempts
 from testbed.report.churn import churn_table
+from testbed.report.flows import FlowReport, files, of_run
 from testbed.report.intervals import device_intervals, shares
 from testbed.report.run_summary import RunSummary, message_bytes, summarize, wire_bytes
 
@@ -55,6 +58,14 @@ class RunData:
         if kind not in self._kinds:
             self._kinds[kind] = select(self.events, kind)
         return self._kinds[kind]
+
+    @cached_property
+    def flows(self) -> FlowReport | None:
+        """Of the run's captures; None without any that can be read."""
+        try:
+            return of_run(self.run) if files(self.run) else None
+        except InputError:
+            return None
 
     @property
     def devices(self) -> list[str]:

@@ -12,6 +12,8 @@ import pandas as pd
 
 from testbed.measurement.checks import shown
 from testbed.report import text
+from testbed.report.flows import HEAD as FLOW_HEAD
+from testbed.report.flows import row as flow_row
 from testbed.report.intervals import STATES
 from testbed.report.run_data import RunData
 from testbed.report.text import DASH, missing
@@ -112,6 +114,18 @@ def cross_traffic(data: RunData) -> Table:
                     text.seconds(own["late"].max()),
                 ])  # fmt: skip
     return table(head, rows)
+
+
+def flows(data: RunData) -> Table:
+    """The flows of the run's captures, those with most bytes first."""
+    found = data.flows.table.sort_values("bytes", ascending=False)
+    return table(["seen at", *FLOW_HEAD], [[r.capture, *flow_row(r)] for r in found.itertuples()])
+
+
+def moved(data: RunData) -> Table:
+    """What each step moved, by kind of message."""
+    rows = [[r.step, r.kind, r.messages, text.size(r.bytes)] for r in data.flows.moved.itertuples()]
+    return table(["step", "kind of message", "messages", "bytes"], rows)
 
 
 def probes(data: RunData) -> Table:

@@ -122,7 +122,12 @@ def test_retransmissions_are_those_that_ss_counts(shaped, state, tmp_path):
 def test_a_capture_at_its_limit_leaves_a_readable_file_and_says_so(shaped, state, tmp_path):
     network = shaped().network
     _, told = captured(
-        state, network, tmp_path / "c", lambda: transfer(network, 1, 20_000_000, 0), most_bytes=1_000_000, snaplen=1500
+        state,
+        network,
+        tmp_path / "c",
+        lambda: transfer(network, 1, 20_000_000, 0),
+        most_bytes=1_000_000,
+        snaplen=262_144,
     )
     assert "limit" in told["h1"]["text"]
     assert read_flows(tmp_path / "c/h1.pcapng").packets > 100

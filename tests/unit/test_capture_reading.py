@@ -155,3 +155,12 @@ def test_the_round_trip_is_the_far_hosts(tmp_path):
     table = flows(tmp_path, pcap(packets), tdf=2.0).table
     assert np.allclose(table.rtt_p50_s, 0.015, rtol=0.002)
     assert np.allclose(table.rtt_p95_s, 0.015, rtol=0.002)
+
+
+def test_a_hole_in_a_capture_costs_what_follows_it(tmp_path):
+    source, target = tmp_path / "h1.pcap", tmp_path / "h1.pcapng"
+    whole = pcap(PACKETS)
+    size = (len(whole) - 24) // 10
+    source.write_bytes(whole[: 24 + 6 * size] + b"\xff" * 40 + whole[24 + 7 * size :])
+    count = complete(source, target, host="h1", interface="e", names={}, comments=[], snaplen=96)
+    assert count == read_flows(target).packets == 6

@@ -30,8 +30,12 @@ from testbed.scenario.captures import CaptureSettings
 FOLDER = "captures"
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 10.0
+_DRAIN_S = 1.2  # the kernel hands packets on within a second: tcpdump asks for that
+    1.2  # the kernel hands packets on a second late at most (tcpdump asks for that), at once when a block is full
+)
 _BUFFER_KIB = 16384  # of the kernel, for packets that tcpdump has not read yet
 _SPARE_BYTES = 200_000_000  # left free on the disk
+_FULL = "it met its limit of size, or a full disk"
 _LEAST_BYTES = 1_000_000
 _USER_TIME, _SYSTEM_TIME = 11, 12  # places in `stat_fields`
 
@@ -45,7 +49,7 @@ def require_capturer() -> None:
 def command(interface: str, settings: CaptureSettings) -> list[str]:
     """tcpdump's command line; it writes a classic pcap to standard output."""
     argv = ["tcpdump", "-i", interface, "-n", "-p", "-s", str(settings.snaplen), "-B", str(_BUFFER_KIB)]
-    argv += ["--time-stamp-precision=nano", "-w", "-"]
+    argv += ["--time-stamp-precision=nano", "-U", "-w", "-"]  # -U: a killed run has its packets in the file
     with contextlib.suppress(KeyError):
         pwd.getpwnam("tcpdump")
         argv += ["-Z", "tcpdump"]
@@ -175,9 +179,9 @@ class Captures:
                 text=True,
                 errors="replace",
                 start_new_session=True,
-                restore_signals=False,
+                restore_signals=False,  # SIGXFSZ stays ignored: tcpdump meets its limit as an error of write
                 cwd="/",
-            )  # fmt: skip  (SIGXFSZ stays ignored: tcpdump meets its limit as an error of write)
+            )
         recorded = process_value(process.pid)
         self._state.record("process", recorded)
         running = _Running(name, process, recorded, raw, time.monotonic())
@@ -188,6 +192,8 @@ class Captures:
     def _end(self) -> None:
         with self._lock:
             running, self._running = self._running, []
+        if any(r.process.poll() is None for r in running):
+            time.sleep(_DRAIN_S)
         cpu = {r.host: _cpu_s(r.process.pid) for r in running}
         early = {r.host: r.process.poll() is not None for r in running}
         for r in running:
@@ -215,7 +221,7 @@ class Captures:
             fields["cpu"] = cpu_s / max(seconds, 1e-3)
         if early:
             last = next((t for t in reversed(r.said) if "packet" not in t), "no reason given")
-            fields["text"] = f"the capture ended early, at its limit of size or on a full disk: {last}"
+            fields["text"] = f"the capture ended early: {last}"
         host = self._hosts[r.host]
         try:
             fields["packets"] = complete(
@@ -228,6 +234,9 @@ class Captures:
                 snaplen=self._settings.snaplen,
                 dropped=dropped,
             )
+            seen = re.search(r"(\d+) packets? captured", said)
+            if seen and fields["packets"] < int(seen.group(1)) and not early:
+                fields["text"] = f"the file holds {fields['packets']} of {seen.group(1)} packets: {_FULL}"
         except (OSError, InputError) as error:
             fields["text"] = f"{r.raw.name} stays as tcpdump wrote it: {error}"
         return fields
