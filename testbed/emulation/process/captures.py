@@ -31,8 +31,6 @@ FOLDER = "captures"
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 10.0
 _DRAIN_S = 1.2  # the kernel hands packets on within a second: tcpdump asks for that
-    1.2  # the kernel hands packets on a second late at most (tcpdump asks for that), at once when a block is full
-)
 _BUFFER_KIB = 16384  # of the kernel, for packets that tcpdump has not read yet
 _SPARE_BYTES = 200_000_000  # left free on the disk
 _FULL = "it met its limit of size, or a full disk"
