@@ -124,8 +124,8 @@ def text(report: FlowReport, most: int = 40) -> str:
     if len(report.moved):
         lines.append("what a step moved, by kind of message (mean of all steps; all hosts):")
         total = report.moved.groupby("kind")[["messages", "bytes"]].sum() / max(1, len(report.steps))
-        for kind, row in total.sort_values("bytes", ascending=False).iterrows():
-            lines.append(f"  {kind:24} {row['messages']:8.1f} messages  {units.size(row['bytes']):>10}")
+        for kind, mean in total.sort_values("bytes", ascending=False).iterrows():
+            lines.append(f"  {kind:24} {mean['messages']:8.1f} messages  {units.size(mean['bytes']):>10}")
     return "\n".join(lines)
 
 

@@ -164,3 +164,24 @@ def test_a_hole_in_a_capture_costs_what_follows_it(tmp_path):
     source.write_bytes(whole[: 24 + 6 * size] + b"\xff" * 40 + whole[24 + 7 * size :])
     count = complete(source, target, host="h1", interface="e", names={}, comments=[], snaplen=96)
     assert count == read_flows(target).packets == 6
+
+
+def test_a_file_becomes_a_table_a_figure_and_parquet(tmp_path):
+    from testbed.report import flows as report
+
+    path = tmp_path / "other.pcap"
+    path.write_bytes(pcap(PACKETS))
+    found = report.read(path)
+    assert "10.0.0.1:1000 > 10.0.0.2:80 tcp" in report.text(found)
+    report.write(found, tmp_path / "x.parquet", tmp_path / "x.html")
+    assert (tmp_path / "x.parquet").stat().st_size
+    assert b"10.0.0.1:1000" in (tmp_path / "x.html").read_bytes()
+    with pytest.raises(InputError, match="expected one of .html"):
+        report.write(found, None, tmp_path / "x.txt")
+
+
+@pytest.mark.parametrize(("tag", "kind"), [("grad/3/1", "grad"), ("activation", "activation"), ("7", "other")])
+def test_kinds_of_messages(tag, kind):
+    from testbed.report.flows import kind_of
+
+    assert kind_of(tag) == kind
