@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -180,9 +181,23 @@ def figure(report: FlowReport) -> go.Figure:
     made.update_yaxes(title_text="goodput [Mbit/s]", row=1, col=1)
     made.update_yaxes(title_text="RTT [ms]", row=2, col=1)
     made.update_xaxes(title_text="time [s]", row=2, col=1)
-    for step in report.steps.iloc[::2].head(200).itertuples():
-        made.add_vrect(x0=step.start_s, x1=step.end_s, fillcolor="rgba(128,128,128,0.15)", line_width=0)
+    for panel, values in ((1, [f.series["goodput_bps"] / 1e6 for f in report.flows.values()]),
+                          (2, [f.series["rtt_s"] * 1e3 for f in report.flows.values()])):  # fmt: skip
+        _bands(made, report.steps.iloc[::2].head(500), panel, pd.concat(values).max())
     return made
+
+
+def _bands(made: go.Figure, steps: pd.DataFrame, panel: int, top: float) -> None:
+    """Every second step as a grey area of that height."""
+    if not len(steps) or not top > 0:
+        return
+    start, end = steps["start_s"].to_numpy(dtype=float), steps["end_s"].to_numpy(dtype=float)
+    made.add_scatter(
+        x=np.c_[start, start, end, end, start, np.full(len(steps), np.nan)].ravel(),
+        y=np.tile([0.0, top, top, 0.0, 0.0, np.nan], len(steps)),
+        mode="lines", fill="toself", fillcolor="rgba(128,128,128,0.18)", line={"width": 0},
+        name="every second step", showlegend=panel == 1, hoverinfo="skip", row=panel, col=1,
+    )  # fmt: skip
 
 
 _PALETTE = (colours.MEASURED, "#e07b39", "#2a9d6f", "#9b5de5", "#c9a227", "#d1495b")
