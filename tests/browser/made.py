@@ -81,7 +81,7 @@ def _site() -> dict[str, Path]:
 def large(base: Path, homes: int = 1000, steps: int = 1000) -> Path:
     """A run in which each home computes and receives once a step."""
     names = np.array([f"h{i + 1}" for i in range(homes)], dtype=object)
-    path = write_run(base, Synthetic(homes=homes, steps=1, micro_batches=1, churn=((0.5, 3, 2.0),)), name="large")
+    path = write_run(base, Synthetic(homes=2, steps=1, micro_batches=1, churn=()), name="large")
     rng = np.random.default_rng(0)
     end = np.repeat(np.arange(1.0, steps + 1), homes)
     node = np.tile(names, steps)
@@ -101,6 +101,16 @@ def large(base: Path, homes: int = 1000, steps: int = 1000) -> Path:
          "rtt_s": 0.02, "jitter_s": 0.0, "loss": 0.0, "late": 0.001}
         for i, n in enumerate(names) for k in range(20)
     ]  # fmt: skip
+    own += [
+        {"t": -0.5, "node": n, "event": "probe", "quantity": quantity, "set": 0.02, "measured": 0.0201, "seconds": 1.0}
+        for n in names
+        for quantity in ("rate_down", "rate_up", "rtt")
+    ]
+    own += [
+        {"t": 5.0 * i + k, "node": names[i], "event": "churn", "action": action, "mode": "kill", "cause": "trace"}
+        for i in range(min(homes, 150))
+        for k, action in ((0.0, "leave"), (40.0, "return"))
+    ]
     events = pd.concat([pd.DataFrame(compute), pd.DataFrame(received), frame(own)], ignore_index=True)
     events = events.sort_values("t", kind="stable").reset_index(drop=True)
     for name in events.columns:
