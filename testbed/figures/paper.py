@@ -104,7 +104,12 @@ def draw(figure: go.Figure, width: int = 1000) -> Figure:
         panels["xy"].axhline(shape.y0, color=shape.line.color, lw=0.7, zorder=0)
     if handles and (layout.showlegend is not False) and (len(handles) > 1 or layout.showlegend):
         longest = max(len(h) for h in handles) * 6 + 50
-        drawn.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=max(1, min(6, width // longest)))
+        drawn.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside upper right" if layout.title.text else "outside upper left",
+            ncols=max(1, min(6, width // longest)),
+        )
     if layout.title.text:
         drawn.suptitle(_plain(layout.title.text), fontsize=10, fontweight="bold", x=0.01, ha="left")
     return drawn
