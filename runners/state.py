@@ -40,6 +40,10 @@ class VersionStore:
     def get(self, state: StateId, layer: int) -> torch.Tensor | None:
         return self._states.get(state, {}).get(layer)
 
+    def kept(self, state: StateId, layer: int) -> torch.Tensor:
+        """Raises KeyError: it does not keep that layer of that state."""
+        return self._states[state][layer]
+
     def has(self, state: StateId, layers: Iterable[int] = ()) -> bool:
         """Whether it keeps something of that state, and all of these layers."""
         return state in self._states and self._states[state].keys() >= set(layers)

@@ -45,15 +45,17 @@ class Uploader:
 
     def __init__(self, node: Node, server: Device):
         self._node, self._server = node, server
-        self._task: asyncio.Task | None = None
+        self._task: asyncio.Task[None] | None = None
         self._remaining: set[int] = set()
         self.state: StateId | None = None
 
-    def start(self, state: StateId, layers: Mapping[int, torch.Tensor]) -> None:
+    def start(self, state: StateId, layers: Mapping[int, torch.Tensor]) -> asyncio.Task[None]:
+        """Begin to send; the task ends when all is there."""
         if self._task is not None:
             self._task.cancel()
         self.state, self._remaining = state, set(layers)
         self._task = asyncio.create_task(self._upload(state, dict(layers), self._node.now()), name="checkpoint")
+        return self._task
 
     async def _upload(self, state: StateId, layers: dict[int, torch.Tensor], began: float) -> None:
         for layer, flat in layers.items():
@@ -65,10 +67,6 @@ class Uploader:
                     pass  # of an upload that was given up
                 await self._node.sleep(self._node.now() - start)
             self._remaining.discard(layer)
-
-    @property
-    def task(self) -> asyncio.Task | None:
-        return self._task
 
     def remaining(self) -> dict[StateId, set[int]]:
         """Layers that the server does not have for certain, of the upload under way."""

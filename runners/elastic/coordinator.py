@@ -69,9 +69,9 @@ class Coordinator(Inbox):
 
     async def run(self) -> None:
         """Train; returns when the last step is complete."""
-        self.inbox: asyncio.Queue[tuple] = asyncio.Queue()
+        self.inbox: asyncio.Queue[tuple[Any, Any]] = asyncio.Queue()
         self.outbox = Outbox(self.node)
-        pumps: list[Coroutine] = [
+        pumps: list[Coroutine[Any, Any, None]] = [
             self._pump(self.node.membership.next_event, self._on_member),
             self._pump(lambda: self.node.recv(ANY, p.REPORT), self._on_report),
             self._pump(lambda: self.node.recv(ANY, CHUNK), self._on_chunk),
@@ -139,7 +139,7 @@ class Coordinator(Inbox):
             await self._paused()
         elif kind == p.READY and self.running and meta["epoch"] == self.epoch:
             self.ready.add(meta["stage"])
-            if len(self.ready) == len(self.assignment.devices):
+            if self.assignment is not None and len(self.ready) == len(self.assignment.devices):
                 self.ledger.ready()
         elif kind == p.STUCK and self.running and meta["epoch"] == self.epoch:
             text = f"{name} misses {meta['missing']} of {meta['what']} from {meta['peer']}: again"
@@ -172,7 +172,7 @@ class Coordinator(Inbox):
 
     async def _paused(self) -> None:
         """When every stage has finished the step after which training pauses: on to the next epoch."""
-        if self.running and self.pause_at == self.ledger.committed < self.steps:
+        if self.running and self.pausing is not None and self.pause_at == self.ledger.committed < self.steps:
             self.ledger.paused_for(self.pausing)
             await self._gather()
 
@@ -240,13 +240,14 @@ class Coordinator(Inbox):
             return None
         state, holders = self._newest()
         left = self.steps - state.version
-        return await self.node.compute(
+        best: Assignment | None = await self.node.compute(
             self.replanner.best, set(self.peers), self.assignment, state, holders, left, flops=0, label="plan"
         )
+        return best
 
     def _newest(self) -> tuple[StateId, dict[str, Holdings]]:
         """The newest state of which every layer is held by someone, and who holds what."""
-        holders = {SERVER: self.checkpoints.holdings()}
+        holders: dict[str, Holdings] = {SERVER: self.checkpoints.holdings()}
         holders.update({name: peer.held for name, peer in self.peers.items()})
         return next(s for s in restorable(self.layers, holders.values()) if self.ledger.usable(s)), holders
 
@@ -279,6 +280,7 @@ class Coordinator(Inbox):
         )  # fmt: skip
 
     def _give(self, to: str, state: StateId, layers: list[int]) -> None:
+        assert self.states is not None  # since `_start`
         for layer in layers:
             parts = chunks(self.checkpoints.layer(state, layer), self.node.device, self.plan.cluster.device(to))
             for index, part in enumerate(parts):
@@ -293,17 +295,17 @@ class Coordinator(Inbox):
         self.uploading = next(
             (s for s in sorted(under_way, reverse=True) if self.checkpoints.can_finish(s, uploads.values())), None
         )
-        self.uploads = {name: u[self.uploading] for name, u in uploads.items() if self.uploading in u}
-        self.checkpoints.keep(() if self.uploading is None else [self.uploading])
+        going = self.uploading
+        self.uploads = {} if going is None else {name: u[going] for name, u in uploads.items() if going in u}
+        self.checkpoints.keep(() if going is None else [going])
 
     async def _consider(self, name: str) -> None:
         """A device has joined: is there now a plan so much better that it pays for the change?"""
-        if self.options.recovery != "replan" or self.pausing is not None:
+        if self.options.recovery != "replan" or self.pausing is not None or self.assignment is None:
             return
         left = self.steps - self.ledger.committed - 1
         state = StateId(self.ledger.committed + 1, self.epoch)  # that it would change in
-        if await self.node.compute(
-            self.replanner.better, set(self.peers), self.assignment, state, left, flops=0, label="plan"
-        ):
+        running = self.assignment
+        if await self.node.compute(self.replanner.better, set(self.peers), running, state, left, flops=0, label="plan"):
             self.pausing = name
-            self._control(self.assignment.devices[0], p.PAUSE, epoch=self.epoch)
+            self._control(running.devices[0], p.PAUSE, epoch=self.epoch)

@@ -105,7 +105,7 @@ class Ledger:
         step, notes = state.version - 1, self._notes[state]
         first = notes.get(0) or min(notes.values(), key=lambda n: n["began"])
         self._node.record(
-            "step", step=step, loss=self._loss(state)["loss"], start=first["began"],
+            "step", step=step, loss=(self._loss(state) or {})["loss"], start=first["began"],
             end=max(n["ended"] for n in notes.values()), samples=self._samples, attempt=self._begun[step] + 1,
             devices=len(self.devices),
         )  # fmt: skip

@@ -66,9 +66,9 @@ class LockstepSteps(Steps):
             copy = await self._update(StateId(step + 1, epoch.number), mark)
         finally:
             self._at_rest.set()
-        note = {"step": step, "epoch": epoch.number, "stage": self.here, "began": began, "ended": node.now()}
+        note: p.Note = {"step": step, "epoch": epoch.number, "stage": self.here, "began": began, "ended": node.now()}
         note["loss"] = None if loss.is_meta else float(loss)
-        self.memory.notes[self.memory.stage.state] = note
+        self.memory.notes[StateId(step + 1, epoch.number)] = note
         self.report(p.DONE, **note)
         return copy
 

@@ -50,11 +50,11 @@ def state_tag(epoch: int) -> str:
     return f"state.{epoch}"
 
 
-def holdings_to_wire(holdings: Mapping[StateId, Iterable[int]]) -> list[list]:
+def holdings_to_wire(holdings: Mapping[StateId, Iterable[int]]) -> list[list[Any]]:
     return [[*state, sorted(layers)] for state, layers in sorted(holdings.items())]
 
 
-def holdings_from_wire(data: list[list]) -> dict[StateId, set[int]]:
+def holdings_from_wire(data: list[list[Any]]) -> dict[StateId, set[int]]:
     return {StateId(version, epoch): set(layers) for version, epoch, layers in data}
 
 

@@ -26,8 +26,8 @@ class Worker:
         self.steps: Steps | None = None  # of the epoch
         self.epoch: p.Epoch | None = None
         self.data: Outbox | None = None  # to other stages; replaced each epoch
-        self.tasks: list[asyncio.Task] = []  # of the epoch
-        self.drains: list[asyncio.Task] = []
+        self.tasks: list[asyncio.Task[None]] = []  # of the epoch
+        self.drains: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
         """Until cancelled.
@@ -36,7 +36,7 @@ class Worker:
             PeerLost: this device's lease ran out.
         """
         self.reports, self.uploader = Outbox(self.node), Uploader(self.node, self.cluster.server)
-        self.crashed: asyncio.Future = asyncio.get_running_loop().create_future()
+        self.crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._report(p.HELLO, **self._holdings())
         control = asyncio.create_task(self._control(), name="control")
         try:
@@ -96,10 +96,10 @@ class Worker:
     def _holdings(self) -> dict[str, Any]:
         return {**self.memory.as_meta(), "uploading": p.holdings_to_wire(self.uploader.remaining())}
 
-    def _watch(self, task: asyncio.Task) -> asyncio.Task:
+    def _watch(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
         """A neighbour's loss ends the task quietly (the coordinator calls); other errors end this life."""
 
-        def ended(done: asyncio.Task) -> None:
+        def ended(done: asyncio.Task[None]) -> None:
             error = None if done.cancelled() else done.exception()
             lost_neighbour = isinstance(error, PeerLost) and error.peer not in (self.node.name, SERVER)
             if error is not None and not lost_neighbour and not self.crashed.done():
@@ -120,9 +120,10 @@ class Worker:
         self.data.failed.add_done_callback(self._data_failed)
         self.tasks.append(self._watch(asyncio.create_task(self._train(epoch), name=f"epoch {epoch.number}")))
 
-    def _data_failed(self, failed: asyncio.Future) -> None:
-        if not failed.cancelled() and failed.exception() is not None and not self.crashed.done():
-            self.crashed.set_exception(failed.exception())
+    def _data_failed(self, failed: asyncio.Future[None]) -> None:
+        error = None if failed.cancelled() else failed.exception()
+        if error is not None and not self.crashed.done():
+            self.crashed.set_exception(error)
 
     async def _stop_epoch(self) -> None:
         await cancel(self.tasks)
@@ -166,13 +167,14 @@ class Worker:
                 return
             copy = await steps.step(step)
             if copy is not None:  # after DONE, so that no checkpoint is ahead of the losses that led to it
-                self.uploader.start(self.memory.stage.state, copy)
-                self._watch(self.uploader.task)
+                self._watch(self.uploader.start(StateId(step + 1, epoch.number), copy))
 
     def _member(self, epoch: p.Epoch, here: int) -> Member:
+        assert self.data is not None  # since `_begin`
         return Member(self.node, self.plan, epoch, here, self.memory, self.data, self._report)
 
     def _give(self, epoch: p.Epoch, to: str, layers: list[int]) -> None:
+        assert self.data is not None  # since `_begin`
         for layer in layers:
             flat = self.memory.store.get(epoch.state, layer)
             if flat is None:
@@ -187,7 +189,7 @@ class Worker:
         for source in sorted({*epoch.sources.values()} - {SEED}):
             layers = {i for i, s in epoch.sources.items() if s == source}
             if source == HERE:
-                states.update({i: self.memory.store.get(epoch.state, i) for i in layers})
+                states.update({i: self.memory.store.kept(epoch.state, i) for i in layers})
                 continue
             assembly = Assembly()
             while layers:

@@ -14,7 +14,7 @@ from runners.elastic.runner import ElasticRunner
 from runners.elastic.strategy import Member, Strategy
 from runners.models.gpt import layer_count
 from runners.pipeline.executor import PipelineSteps
-from runners.pipeline.options import parse_options
+from runners.pipeline.options import PipelineOptions, parse_options
 from runners.pipeline.planner import Assignment, Planner, check_job
 from runners.pipeline.stage import HollowStage, Stage, make_stage
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
@@ -24,6 +24,8 @@ from testbed.units import duration, size
 
 class PipelineStrategy(Strategy):
     """The unit of state is a layer; each is on one device."""
+
+    options: PipelineOptions
 
     def __init__(self, plan: Plan):
         self.model, self.training = plan.model, plan.training
