@@ -9,7 +9,7 @@ import torch
 
 from runners.elastic import protocol as p
 from runners.elastic.checkpoint import Uploader
-from runners.elastic.memory import Memory
+from runners.elastic.memory import Memory, Part
 from runners.elastic.strategy import Member, Steps, Strategy
 from runners.messaging import Assembly, Outbox, cancel, chunks
 from runners.state import HERE, SEED, StateId
@@ -152,8 +152,7 @@ class Worker:
         here = epoch.position(self.node.name)
         member = None if here is None else self._member(epoch, here)
         if member is not None:
-            states = await self._gather(epoch)
-            self.memory.stage = await self.node.compute(self.strategy.build, member, states, flops=0, label="build")
+            self.memory.stage = await self._build(member)
         # units that move away are kept until the first update, by when whoever takes them has them
         keeps = self.strategy.options.local_copies
         self.memory.forget({epoch.state, epoch.complete, epoch.uploading} if keeps else ())
@@ -168,6 +167,11 @@ class Worker:
             copy = await steps.step(step)
             if copy is not None:  # after DONE, so that no checkpoint is ahead of the losses that led to it
                 self._watch(self.uploader.start(StateId(step + 1, epoch.number), copy))
+
+    async def _build(self, member: Member) -> Part:
+        states = await self._gather(member.epoch)  # not kept beyond: the part has copies
+        part: Part = await self.node.compute(self.strategy.build, member, states, flops=0, label="build")
+        return part
 
     def _member(self, epoch: p.Epoch, here: int) -> Member:
         assert self.data is not None  # since `_begin`
