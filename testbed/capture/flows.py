@@ -49,6 +49,9 @@ class Flows:
     remarks: list[str] = field(default_factory=list)
 
 
+_HOLES_MAX = 2000
+
+
 @dataclass
 class _Flow:
     key: tuple
@@ -68,6 +71,7 @@ class _Flow:
     top_stamp: int = -1
     top_id: int = -1
     segment: int = 0
+    holes: list[tuple[int, int]] = field(default_factory=list)  # positions below `top` that were not seen
     waiting: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (np.empty(0, np.int64),) * 2)
     pending: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (np.empty(0, np.int64),) * 2)
     stamp_seen: int | None = None
@@ -76,6 +80,19 @@ class _Flow:
     bytes_at: Counter = field(default_factory=Counter)  # interval: payload
     rtt_at: Counter = field(default_factory=Counter)  # interval: sum [ns]
     rtts_at: Counter = field(default_factory=Counter)
+
+    def fill(self, start: int, end: int) -> int:
+        """Data came late: how much of it had not been seen."""
+        left, found = [], 0
+        for a, b in self.holes:
+            low, high = max(a, start), min(b, end)
+            if low >= high:
+                left.append((a, b))
+                continue
+            found += high - low
+            left += [x for x in ((a, low), (high, b)) if x[0] < x[1]]
+        self.holes = left
+        return found
 
 
 def read_flows(
@@ -237,7 +254,12 @@ class _Reader:
             again = old & ~overtaken
             flow.reordered += int(overtaken.sum())
             flow.retransmitted += int(segments[chosen][again].sum())
-            new = np.where(overtaken, size, new)
+        ahead = position > before
+        for i in np.flatnonzero(ahead | old):
+            if ahead[i]:
+                flow.holes = [*flow.holes[-_HOLES_MAX:], (int(before[i]), int(position[i]))]
+            elif flow.holes:
+                new[i] += flow.fill(int(position[i]), int(end[i]))
         tops = np.flatnonzero(end > before)
         if len(tops):
             flow.top_stamp, flow.top_id = int(stamp[tops[-1]]), int(ident[tops[-1]])

@@ -34,17 +34,17 @@ peer = socket.create_connection((sys.argv[1], 5000))
 for _ in range(int(sys.argv[2])):
     peer.sendall(bytes(int(sys.argv[3])))
     time.sleep(float(sys.argv[4]))
-peer.shutdown(socket.SHUT_WR)
 peer.recv(1)
 print(subprocess.run(["ss", "-tinH", "dst", sys.argv[1]], capture_output=True, text=True).stdout)
 """
 SINK = """
-import socket
+import socket, sys
 listener = socket.create_server(("", 5000))
 print("ready", flush=True)
 peer, _ = listener.accept()
-while peer.recv(1 << 20):
-    pass
+left = int(sys.argv[1])
+while left:
+    left -= len(peer.recv(1 << 20))
 peer.send(b"x")
 peer.recv(1)
 """
@@ -68,7 +68,7 @@ def shaped(state, capabilities, tmp_path):
 
 def transfer(network, count, size, pause) -> str:
     """What ss says of the sender's connection at its end."""
-    sink = network.popen("server", [sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True)
+    sink = network.popen("server", [sys.executable, "-c", SINK, str(count * size)], stdout=subprocess.PIPE, text=True)
     try:
         assert sink.stdout.readline() == "ready\n"
         argv = [sys.executable, "-c", SEND, network.hosts["server"].ip, str(count), str(size), str(pause)]
