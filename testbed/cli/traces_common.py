@@ -116,6 +116,11 @@ _READING = (
         metavar="clock|home",
         help="One time zero for all homes of a file, or each its own first sample.",
     ),
+    click.option(
+        "--folder",
+        metavar="series|population",
+        help="Whether several files are one home's, one after the other, or a home each. Default: told from their times.",
+    ),
     click.option("--name", metavar="NAME", help="Name of the only home or device of a file."),
     click.option(
         "--floor",
@@ -164,6 +169,7 @@ def reads_traces(command):
         dates,
         rule,
         align,
+        folder,
         name,
         floor,
         bin,
@@ -195,6 +201,7 @@ def reads_traces(command):
                 dates=dates,
                 rule=rule,
                 align=align,
+                folder=folder,
                 home=name,
                 floor_bps=floor,
                 bin_s=bin,

@@ -14,6 +14,7 @@ from testbed.traces.json_text import RepeatedKey
 from testbed.traces.links import LinkTrace
 from testbed.traces.records import LinkRecords
 from testbed.traces.report import Report
+from testbed.traces.series import FOLDERS, one_series
 from testbed.traces.source import Source
 
 _NO_TRACES = ("readme", "license", "licence", "sources", "manifest", "changelog")
@@ -59,6 +60,8 @@ def read_traces(
     if wrong:
         raise together(wrong)
     report.path = whole
+    if len(recognised) > 1 and kinds == {"links"}:
+        traces = one_series(traces, [s.stem for s, _ in recognised], settings, report)
     if len(recognised) > 1 and kinds == {"availability"}:
         traces = _one_clock(traces)
     return traces
@@ -82,6 +85,8 @@ def _options(options: dict) -> Options:
     settings = Options(**options)
     if settings.align not in ALIGNMENTS:
         raise unknown("--align", "alignment", settings.align, ALIGNMENTS)
+    if settings.folder not in (None, *FOLDERS):
+        raise unknown("--folder", "reading of a folder", settings.folder, FOLDERS)
     return settings
 
 
