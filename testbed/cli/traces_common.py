@@ -119,7 +119,7 @@ _READING = (
     click.option(
         "--folder",
         metavar="series|population",
-        help="Whether several files are one home's, one after the other, or a home each. Default: told from their times.",
+        help="Whether several files are one home's or a home each. Default: told from their times.",
     ),
     click.option("--name", metavar="NAME", help="Name of the only home or device of a file."),
     click.option(
