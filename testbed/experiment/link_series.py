@@ -11,7 +11,8 @@ from testbed.experiment.generated import generated_links
 from testbed.experiment.loading import LoadedExperiment
 from testbed.traces.assemble import Defaults
 from testbed.traces.assign import assign
-from testbed.traces.links import LinkTrace, read_links
+from testbed.traces.links import LinkTrace
+from testbed.traces.reading import read_links
 from testbed.traces.report import Report
 
 Series = list[tuple[float, LinkState]]

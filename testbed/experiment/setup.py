@@ -28,8 +28,8 @@ from testbed.scenario.link_model import access_link
 from testbed.scenario.network import NetworkSettings, NetworkSetup
 from testbed.scenario.run import Scenario
 from testbed.traces.assign import assign
-from testbed.traces.availability import read_availability
 from testbed.traces.links import LinkTrace
+from testbed.traces.reading import read_availability
 from testbed.traces.report import Report
 
 LONGEST_DELAY_S = 300.0

@@ -9,7 +9,6 @@ import numpy as np
 
 from testbed.errors import unknown
 from testbed.traces.links import ENDS, local_time
-from testbed.traces.report import Report
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,16 +108,3 @@ class Availability:
 def _check_end(end: str) -> None:
     if end not in ENDS:
         raise unknown("availability.end", "trace end", end, ENDS)
-
-
-def read_availability(
-    path, *, format: str | None = None, strict: bool = False, report: Report | None = None, **options
-) -> dict[str, Availability]:
-    """The availability traces in a file, by device; parameters as `read_links`.
-
-    Raises:
-        InputError: the file is missing, in no known format, or holds impossible values.
-    """
-    from testbed.traces.reading import read_availability_file  # the readers build Availability
-
-    return read_availability_file(path, format=format, strict=strict, report=report, **options)

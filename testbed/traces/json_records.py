@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from testbed.traces.json_text import objects
+from testbed.traces.json_objects import objects
 from testbed.traces.records import FAILED_RATE, NAN, LinkRecords
 from testbed.traces.source import Source
 from testbed.traces.tabular import BROKEN

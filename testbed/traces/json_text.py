@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from testbed.traces import dates
-from testbed.traces.source import Sample, Source
 
 LONGEST_PREFIX = 200  # characters before an object on its line
 PREFIXED = 0.5  # share of lines with an object, from which a file is one of objects behind prefixes
@@ -16,7 +15,7 @@ _ISO = re.compile(
     r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?:Z|[+-]\d{2}:?\d{2})?"
     r"|(?<!\d)1\d{9}(?:\.\d+)?(?!\d)"
 )
-_BRACKETS = re.compile(r"\[[^\]{\"\n]*[-:A-Za-z][^\]{\"\n]*\][^\n]*\{")  # '[2023-04-04 10:41:56] {…'
+BRACKETS = re.compile(r"\[[^\]{\"\n]*[-:A-Za-z][^\]{\"\n]*\][^\n]*\{")  # '[2023-04-04 10:41:56] {…'
 DEEPEST = 200  # levels of nesting, beyond which a document is no log
 
 
@@ -74,15 +73,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict:
     return out
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=_object)
+DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=_object)
 _LENIENT = json.JSONDecoder(parse_constant=_constant)  # recognises a format; it reads no value
 
 
-def from_sample(sample: Sample) -> Any:
+def from_sample(lines: Sequence[str], text: str, whole: bool) -> Any:
     """The document, a list of the first lines' objects, or None."""
-    text = sample.text.lstrip("\ufeff \r\n\t")
-    if text[:1] not in ("{", "[") or _BRACKETS.match(text):
-        return _prefixed_sample(sample)
+    text = text.lstrip("\ufeff \r\n\t")
+    if text[:1] not in ("{", "[") or BRACKETS.match(text):
+        return _prefixed_sample(lines, text, whole)
     try:
         return _LENIENT.decode(text)
     except (ValueError, RecursionError):
@@ -98,26 +97,26 @@ def from_sample(sample: Sample) -> Any:
             at += 1
     if found:
         return found
-    return _beginning(text) if not sample.whole else None
+    return _beginning(text) if not whole else None
 
 
-def _prefixed_sample(sample: Sample) -> Any:
+def _prefixed_sample(lines: Sequence[str], text: str, whole: bool) -> Any:
     """The objects of lines that begin with something else; None where most lines have none."""
-    lines = list(sample.lines[:50])
-    found = [value for line in lines if (value := _after_prefix(line)) is not None]
+    lines = lines[:50]
+    found = [value for line in lines if (value := after_prefix(line)) is not None]
     if found and len(found) >= PREFIXED * len(lines):
         return found
-    at = sample.text.find("{")  # one document behind a word: 'Stdout: {', and its lines
-    if 0 < at <= LONGEST_PREFIX and "\n" not in sample.text[:at].strip():
-        behind = sample.text[at:]
+    at = text.find("{")  # one document behind a word: 'Stdout: {', and its lines
+    if 0 < at <= LONGEST_PREFIX and "\n" not in text[:at].strip():
+        behind = text[at:]
         try:
             return _LENIENT.raw_decode(behind)[0]
         except (ValueError, RecursionError):
-            return _beginning(behind) if not sample.whole else None
+            return _beginning(behind) if not whole else None
     return None
 
 
-def _after_prefix(line: str) -> dict | None:
+def after_prefix(line: str) -> dict | None:
     """The object at a line's end, behind a program's name, a container's or journal's time stamp.
 
     Where the object has no time of its own, it gets the prefix's, under 'timestamp'.
@@ -126,7 +125,7 @@ def _after_prefix(line: str) -> dict | None:
     if not 0 < at <= LONGEST_PREFIX or line[at - 1] in ";,\t\"'":  # a cell of a table is no object behind a prefix
         return None
     try:
-        value = _DECODER.decode(line[at:].rstrip().rstrip("'"))
+        value = DECODER.decode(line[at:].rstrip().rstrip("'"))
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):
@@ -180,104 +179,6 @@ def _first_keys(text: str) -> dict[str, Any] | None:
             out[str(key)] = _beginning(text[at:]) if text[at : at + 1] in ("{", "[") and text[at:] else None
             break
     return out or None
-
-
-def objects(source: Source) -> Iterator[tuple[int | None, Any]]:
-    """(line, value) of each top-level value; a list's elements come one by one, without lines.
-
-    Raises:
-        InputError: the file is no JSON at all.
-    """
-    report = source.report
-    sample = source.sample
-    first = next((line.strip() for line in sample.lines), "")
-    prefixed = first[:1] not in ("{", "[") or bool(_BRACKETS.match(first))
-    by_lines = first[:1] in ("{", "[") and _decodes(first) and len(sample.lines) > 1
-    if prefixed and any(_after_prefix(line) for line in sample.lines[:50]):
-        yield from _by_lines(source, prefixed=True)
-        return
-    if by_lines:
-        yield from _by_lines(source)
-        return
-    text = source.text().lstrip("\ufeff")
-    at, seen = max(0, text.find("{")) if prefixed else 0, 0
-    while True:
-        while at < len(text) and text[at] in " \r\n\t,\x00":
-            at += 1
-        if at >= len(text):
-            return
-        try:
-            value, at = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:
-            rescued = _elements(text, at) if text[at] == "[" else []
-            if not rescued and not seen:
-                where = text.count("\n", 0, getattr(error, "pos", at)) + 1
-                raise report.error(f"is not valid JSON ({_reason(error)})", where) from None
-            report.repair(
-                "JSON damaged or cut short: read up to there",
-                _reason(error),
-                text.count("\n", 0, getattr(error, "pos", at)) + 1,
-            )
-            yield from ((None, v) for v in rescued)
-            return
-        seen += 1
-        if isinstance(value, list) and not _is_event(value):
-            yield from ((None, element) for element in value)
-        else:
-            yield None, value
-
-
-def _by_lines(source: Source, prefixed: bool = False) -> Iterator[tuple[int | None, Any]]:
-    report = source.report
-    for number, raw, ended in source.byte_lines():
-        line = source.decode(raw, number).strip()
-        if not line:
-            continue
-        try:
-            value = _after_prefix(line) if prefixed else None
-            if value is None:
-                value = _DECODER.decode(line.rstrip(","))
-        except (ValueError, RecursionError) as error:
-            if not ended:
-                report.repair("last line cut short: dropped", line[:60], number)
-            else:
-                report.repair("lines that are not JSON: dropped", f"{line[:60]} ({_reason(error)})", number)
-            continue
-        if isinstance(value, list) and not _is_event(value):
-            yield from ((number, element) for element in value)
-        else:
-            yield number, value
-
-
-def _is_event(value: list) -> bool:
-    """[time, kind, …]: a record in itself."""
-    return len(value) >= 2 and isinstance(value[0], (int, float)) and isinstance(value[1], str)
-
-
-def _elements(text: str, at: int) -> list[Any]:
-    """The complete elements of a list that is cut short."""
-    found, at = [], at + 1
-    while at < len(text):
-        while at < len(text) and text[at] in " \r\n\t,":
-            at += 1
-        try:
-            value, at = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            break
-        found.append(value)
-    return found
-
-
-def _decodes(line: str) -> bool:
-    try:
-        _DECODER.decode(line.rstrip(","))
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _reason(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error).split(": line")[0]
 
 
 def get(value: Any, *path: str) -> Any:

@@ -10,7 +10,6 @@ import numpy as np
 
 from testbed.cluster import LinkState
 from testbed.errors import TestbedError, unknown
-from testbed.traces.report import Report
 
 ENDS = ("loop", "hold", "stop")
 INTERPOLATIONS = ("step", "linear")
@@ -164,19 +163,3 @@ def _check_choices(end: str, interpolate: str) -> None:
         raise unknown("links.end", "trace end", end, ENDS)
     if interpolate not in INTERPOLATIONS:
         raise unknown("links.interpolate", "interpolation", interpolate, INTERPOLATIONS)
-
-
-def read_links(
-    path, *, format: str | None = None, strict: bool = False, report: Report | None = None, **options
-) -> dict[str, LinkTrace]:
-    """The link traces in a file, by home.
-
-    format: a name from `testbed.traces.formats`, or None to recognise it. strict: refuse what is otherwise
-    repaired. report: filled with what was found and done. options: fields of `formats.Options`.
-
-    Raises:
-        InputError: the file is missing, in no known format, or holds impossible values.
-    """
-    from testbed.traces.reading import read_link_file  # the readers build LinkTrace, so they come later
-
-    return read_link_file(path, format=format, strict=strict, report=report, **options)

@@ -67,14 +67,29 @@ def read_traces(
     return traces
 
 
-def read_link_file(path, *, format=None, strict=False, report=None, **options) -> dict[str, LinkTrace]:
-    """See `testbed.traces.links.read_links`."""
-    return read_traces(path, "links", format=format, strict=strict, report=report, **options)  # type: ignore
+def read_links(
+    path, *, format: str | None = None, strict: bool = False, report: Report | None = None, **options
+) -> dict[str, LinkTrace]:
+    """The link traces in a file, by home.
+
+    format: a name from `testbed.traces.formats`, or None to recognise it. strict: refuse what is otherwise
+    repaired. report: filled with what was found and done. options: fields of `formats.Options`.
+
+    Raises:
+        InputError: the file is missing, in no known format, or holds impossible values.
+    """
+    return read_traces(path, "links", format=format, strict=strict, report=report, **options)  # type: ignore[return-value]
 
 
-def read_availability_file(path, *, format=None, strict=False, report=None, **options) -> dict[str, Availability]:
-    """See `testbed.traces.availability.read_availability`."""
-    return read_traces(path, "availability", format=format, strict=strict, report=report, **options)  # type: ignore
+def read_availability(
+    path, *, format: str | None = None, strict: bool = False, report: Report | None = None, **options
+) -> dict[str, Availability]:
+    """The availability traces in a file, by device; parameters as `read_links`.
+
+    Raises:
+        InputError: the file is missing, in no known format, or holds impossible values.
+    """
+    return read_traces(path, "availability", format=format, strict=strict, report=report, **options)  # type: ignore[return-value]
 
 
 def _options(options: dict) -> Options:

@@ -64,14 +64,14 @@ class Sample:
         """The sample as a table (`table.Layout`)."""
         from testbed.traces.table import layout
 
-        return layout(self)
+        return layout(self.lines, self.text, self.whole)
 
     @functools.cached_property
     def json(self):
         """The sample as JSON: the document, or the objects of its first lines; None when it is neither."""
         from testbed.traces.json_text import from_sample
 
-        return from_sample(self)
+        return from_sample(self.lines, self.text, self.whole)
 
     @property
     def suffix(self) -> str:

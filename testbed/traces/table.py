@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from testbed.traces.numbers import number, with_unit
 from testbed.traces.report import Report
-from testbed.traces.source import Sample
 from testbed.traces.times import is_stamp, is_time_of_day
 
 BLANKS = "blanks"  # cells are separated by any run of blanks
@@ -85,16 +84,16 @@ class Layout:
         return max(set(counts), key=counts.count) if counts else 0
 
 
-def layout(sample: Sample) -> Layout:
+def layout(sample_lines: Sequence[str], text: str, whole: bool) -> Layout:
     """The layout of a sample. A first line '#a,b,c' is the header when the next line has as many cells."""
-    lines = list(sample.lines)
+    lines = list(sample_lines)
     commented = False
     if len(lines) > 1 and lines[0].startswith("#") and not lines[1].startswith("#"):
         delimiter = sniff_delimiter(lines[1:])
         names = split(lines[0].lstrip("# "), delimiter)
         if len(names) > 1 and len(names) == len(split(lines[1], delimiter)) and looks_like_header(names):
             commented, lines[0] = True, lines[0].lstrip("# ")
-    if not sample.whole and len(lines) > 1:
+    if not whole and len(lines) > 1:
         lines.pop()  # cut by the sample's end
     lines = [line for line in lines if not line.startswith("#")]
     delimiter = sniff_delimiter(lines)
@@ -107,8 +106,8 @@ def layout(sample: Sample) -> Layout:
     header: tuple[str, ...] = ()
     if rows and looks_like_header(rows[0]):
         header = rows.pop(0)
-    numbered = enumerate(sample.text.splitlines(), 1)
-    line = next((n for n, text in numbered if text.strip() and (commented or not text.startswith("#"))), 1)
+    numbered = enumerate(text.splitlines(), 1)
+    line = next((n for n, row in numbered if row.strip() and (commented or not row.startswith("#"))), 1)
     return Layout(delimiter, header, tuple(rows), commented, line)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from testbed.traces.availability import Availability
 from testbed.traces.formats import Format, Options
 from testbed.traces.intervals import Switches, build, from_samples
-from testbed.traces.json_text import objects
+from testbed.traces.json_objects import objects
 from testbed.traces.numbers import number
 from testbed.traces.source import Sample, Source
 from testbed.traces.table import check_once, split

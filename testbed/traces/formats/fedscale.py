@@ -14,7 +14,7 @@ import numpy as np
 from testbed.traces.availability import Availability
 from testbed.traces.formats import Format, Options
 from testbed.traces.intervals import build
-from testbed.traces.json_text import objects
+from testbed.traces.json_objects import objects
 from testbed.traces.source import Sample, Source
 from testbed.traces.table import check_once, split
 

@@ -13,7 +13,8 @@ from testbed.traces import units_of
 from testbed.traces.availability import Availability
 from testbed.traces.formats import Format, Options
 from testbed.traces.intervals import Switches
-from testbed.traces.json_text import get, objects
+from testbed.traces.json_objects import objects
+from testbed.traces.json_text import get
 from testbed.traces.numbers import number
 from testbed.traces.records import NAN, LinkRecords
 from testbed.traces.source import Sample, Source

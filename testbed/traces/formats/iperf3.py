@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from testbed.traces.formats import Format, Options
-from testbed.traces.json_text import Repeated, RepeatedKey, get, number_at, objects
+from testbed.traces.json_objects import objects
+from testbed.traces.json_text import Repeated, RepeatedKey, get, number_at
 from testbed.traces.records import NAN, LinkRecords
 from testbed.traces.source import Sample, Source
 

@@ -10,7 +10,8 @@ import math
 from testbed.traces.availability import Availability
 from testbed.traces.formats import Format, Options
 from testbed.traces.intervals import build, from_counts
-from testbed.traces.json_text import get, objects
+from testbed.traces.json_objects import objects
+from testbed.traces.json_text import get
 from testbed.traces.numbers import number
 from testbed.traces.source import Sample, Source
 from testbed.traces.table import split

@@ -5,7 +5,8 @@ from __future__ import annotations
 from testbed.traces.availability import Availability
 from testbed.traces.formats import Format, Options
 from testbed.traces.intervals import build, from_samples
-from testbed.traces.json_text import get, objects
+from testbed.traces.json_objects import objects
+from testbed.traces.json_text import get
 from testbed.traces.source import Sample, Source
 from testbed.traces.times import EARLIEST, LATEST
 

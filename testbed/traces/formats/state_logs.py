@@ -14,7 +14,8 @@ import re
 from testbed.traces.availability import Availability
 from testbed.traces.formats import Format, Options
 from testbed.traces.intervals import Switches, build, from_samples
-from testbed.traces.json_text import get, objects
+from testbed.traces.json_objects import objects
+from testbed.traces.json_text import get
 from testbed.traces.rules import Rule, known_names
 from testbed.traces.source import Sample, Source
 from testbed.traces.times import EARLIEST, LATEST, Clock
