@@ -7,12 +7,15 @@ tokens moves, with b bytes a number,
     down = b (W + 2 n s d)      up = b (W + 2 n s d)      (weights, activations; gradients; at the head once n s d up)
 
 and its own time is taken as weights down + the longest of (activations down, up, computing) + gradients up, since the
-first and the last have nothing to overlap with. A step is the longest such time, and what it takes to fill the chain:
-one slab's way through every other part, there and back. More parts mean fewer weights and more samples for each.
+first and the last have nothing to overlap with. All devices do these three at about the same time, so a step takes the
+longest of each, and what it takes to fill the chain: one slab's way through every other part, there and back. More
+parts mean fewer weights and more samples for each.
 
-Choice: for every (G, K), bisection on the devices' time; for a time, each device manages a whole number of samples of
-each part, and parts are covered greedily, the one that lacks most next. Pairs are tried in the order of what they need
-at least (fractions of samples, no fill: `bound_s`), until that is more than the best plan takes.
+Choice: for every (G, K) and longest time for gradients, bisection on the time for slabs; in that time, each device
+manages a whole number of samples of each part, and parts are covered greedily, the one that lacks most next. They are
+tried in the order of what they need at least (fractions of samples, the quickest devices' fill), until that is more
+than the best plan takes. `bound_s` is weaker and holds for any plan with these cuts: every device's own three times, if
+it never had to wait.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ SLABS = (128, 256, 512, 1024, 2048)  # tokens
 LEAST_SLAB = 16  # of sequences shorter than the smallest of them, halves and quarters down to this
 FORWARDS = 4  # a block's slab costs so many forward passes: forward, recomputed, and backward is two
 HEAD_FORWARDS = 3
+HEAD_START = 0.4  # of the time for slabs: so much earlier than the groups is the head done
 _TRIES = 40  # of bisection
 
 
@@ -163,13 +167,13 @@ def plan_affine(
     slabs = [min(slab, model.sequence)] if slab else [x for x in SLABS if x <= model.sequence] or _short(model.sequence)
     if len(names) == 1:
         return _alone(cluster, costs, slabs)
-    cuts = [_Cut(costs, parts) for parts in _cuts(model, len(names))]
-    cuts = sorted((c for c in cuts if np.isfinite(c.bound_s)), key=lambda c: c.bound_s)
+    cuts = [_Cut(costs, parts, slabs) for parts in _cuts(model, len(names))]
+    bound_s = min((c.bound_s for c in cuts), default=np.inf)
     best: AffinePlan | None = None
-    for cut in cuts:
-        if best is not None and cut.bound_s >= best.step_s:
+    for least_s, hand_over_s, cut in sorted((x for c in cuts for x in c.choices()), key=lambda x: x[:2]):
+        if best is not None and least_s >= best.step_s:
             break
-        plan = cut.plan(slabs, best.step_s if best else np.inf, cuts[0].bound_s)
+        plan = cut.plan(least_s, hand_over_s, best.step_s if best else np.inf, bound_s)
         if plan is not None and (best is None or plan.step_s < best.step_s):
             best = plan
     if best is None:
@@ -208,13 +212,13 @@ def _cuts(model: ModelSpec, devices: int) -> list[tuple[tuple[Unit, ...], ...]]:
     units = block_units(model)
     head = head_units(model, 1)[0].parameters
     counts = range(1, len(units) + 1)
-    if len(units) > 64:
-        counts = sorted({*np.unique(np.geomspace(1, len(units), 32).round().astype(int)).tolist(), model.layers})
+    if len(units) > 32:
+        counts = sorted({*np.unique(np.geomspace(1, len(units), 20).round().astype(int)).tolist(), model.layers})
     found = []
     for groups in counts if units else (0,):
         parts = tuple(cut_evenly(units, groups)) if units else ()
         largest = max((sum(u.parameters for u in p) for p in parts), default=head)
-        shares = sorted({min(max(1, round(f * head / largest)), 32) for f in (0.0, 0.5, 0.75, 1.0, 1.5, 2.0)})
+        shares = sorted({min(max(1, round(f * head / largest)), 32) for f in (0.0, 0.5, 0.7, 1.0, 1.5)})
         for k in shares:
             if groups + k <= devices:
                 found.append((*parts, *((u,) for u in head_units(model, k))))
@@ -224,58 +228,101 @@ def _cuts(model: ModelSpec, devices: int) -> list[tuple[tuple[Unit, ...], ...]]:
 class _Cut:
     """One way to cut the model, on all devices."""
 
-    def __init__(self, costs: Costs, parts: tuple[tuple[Unit, ...], ...]):
+    def __init__(self, costs: Costs, parts: tuple[tuple[Unit, ...], ...], slabs: Sequence[int]):
         self.costs, self.parts = costs, parts
         kinds: dict[tuple, int] = {}
         self.kind = [kinds.setdefault(self._key(p), len(kinds)) for p in parts]  # parts of one kind cost the same
-        examples = [parts[self.kind.index(i)] for i in range(len(kinds))]
-        self._fixed = np.stack([costs.weights(p) + costs.gradient(p) for p in examples])
-        self._each = np.stack([costs.sample(p) for p in examples])
-        self._most = np.stack([np.minimum(costs.most(p), costs.batch) for p in examples])
+        self._examples = [parts[self.kind.index(i)] for i in range(len(kinds))]
+        self._weights = np.stack([costs.weights(p) for p in self._examples])
+        self._gradient = np.stack([costs.gradient(p) for p in self._examples])
+        self._each = np.stack([costs.sample(p) for p in self._examples])
+        self._most = np.stack([np.minimum(costs.most(p), costs.batch) for p in self._examples])
+        self._head = np.array([p[0].kind == HEAD for p in self._examples])
+        self.slab = min(slabs, key=lambda slab: self._fill(slab, None))
+        self.least_fill_s = self._fill(self.slab, None)
         weights = sum(costs.parameters(p) for p in parts) * costs.numbers.wire_bytes
         moved = [costs.sample_bytes(p) for p in parts]
         # everyone's samples pass the server's link; and the weights of each part at least once
-        server = max(
+        self.server_s = max(
             (costs.batch * sum(m[0] for m in moved) + weights) / costs.server_out,
             (costs.batch * sum(m[1] for m in moved) + weights) / costs.server_in,
         )
-        self.bound_s = max(server, self._relaxed())
+        self.bound_s = max(self.server_s, self._relaxed())
 
     @staticmethod
     def _key(part: tuple[Unit, ...]) -> tuple:
         return tuple((u.kind, u.parameters) for u in part)
 
     def _relaxed(self) -> float:
-        """The least time in which fractions of samples, each device in the part that suits it best, cover all parts."""
-        wanted = self.costs.batch * len(self.parts)
+        """The least time in which fractions of samples, each device in the part that suits it best, cover all parts,
+        if nothing ever waited for another device."""
+        fixed = self._weights + self._gradient
 
         def covered(t: float) -> float:
-            n = np.clip((t - self._fixed) / self._each, 0, np.maximum(self._most, 0))
+            n = np.clip((t - fixed) / self._each, 0, np.maximum(self._most, 0))
             return float(n.max(axis=0).sum())
 
-        return _least(covered, wanted, float(self._fixed.min()))
+        return _least(covered, self.costs.batch * len(self.parts), float(fixed.min()))
 
-    def _samples(self, t: float) -> np.ndarray:
-        """[kind of part, device]: whole samples in time t."""
-        return np.clip(np.floor((t - self._fixed) / self._each + 1e-9), 0, np.maximum(self._most, 0)).astype(int)
+    def _fill(self, slab: int, members: list[list[int]] | None) -> float:
+        """One slab's way through all parts but the slowest, whose time is in its devices' own; members: those who take
+        part, on average; None: the quickest."""
+        ways = [self.costs.latency(p, slab) for p in self._examples]
+        if members is None:
+            least = [float(w.min()) for w in ways]
+            groups = [least[self.kind[g]] for g, p in enumerate(self.parts) if p[0].kind != HEAD]
+            heads = [least[self.kind[g]] for g, p in enumerate(self.parts) if p[0].kind == HEAD]
+        else:
+            mean = [float(ways[k][m].mean()) for k, m in zip(self.kind, members)]
+            groups = [t for t, p in zip(mean, self.parts) if p[0].kind != HEAD]
+            heads = [t for t, p in zip(mean, self.parts) if p[0].kind == HEAD]
+        every = [*groups, max(heads)]
+        return sum(every) - (max(every) if len(every) > 1 else 0.0)
 
-    def _cover(self, t: float) -> list[list[int]] | None:
+    def choices(self) -> list[tuple[float, float, _Cut]]:
+        """(least time, longest hand-over of a gradient, this cut): who hands over in more than that takes no part.
+
+        Gradients go up when the last slab is back, at nearly the same time everywhere but at the head, which is done
+        about half of the way earlier. So a step is the longest of the weights' way down, then of devices' work on slabs,
+        then of the gradients' way up, and the fill.
+        """
+        blocks = self._gradient[~self._head] if (~self._head).any() else self._gradient
+        longest = np.unique(np.round(np.quantile(blocks.max(axis=0), (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)), 6))
+        found = []
+        for hand_over_s in longest.tolist():
+            busy_s = _least(lambda t: float(self._samples(t, hand_over_s, whole=False).max(axis=0).sum()),
+                            self.costs.batch * len(self.parts), 1e-6)  # fmt: skip
+            taking = self._gradient <= self._allowed(hand_over_s, busy_s)
+            if np.isfinite(busy_s) and taking.any():
+                down_s = float(self._weights[~self._head].min()) if (~self._head).any() else 0.0
+                found.append((max(self.server_s, down_s + busy_s + hand_over_s) + self.least_fill_s, hand_over_s, self))
+        return found
+
+    def _allowed(self, hand_over_s: float, busy_s: float) -> np.ndarray:
+        return (hand_over_s + np.where(self._head, HEAD_START * busy_s, 0.0))[:, None] * (1 + 1e-9)
+
+    def _samples(self, busy_s: float, hand_over_s: float, *, whole: bool) -> np.ndarray:
+        """[kind of part, device]: samples in that time."""
+        n = np.clip(busy_s / self._each, 0, np.maximum(self._most, 0))
+        n = np.where(self._gradient <= self._allowed(hand_over_s, busy_s), n, 0.0)
+        return np.floor(n + 1e-9).astype(int) if whole else n
+
+    def _cover(self, busy_s: float, hand_over_s: float) -> list[list[int]] | None:
         """Devices of each part, so that each has room for the batch; None: they don't suffice."""
-        n = self._samples(t)
-        if n.max(axis=0).sum() < self.costs.batch * len(self.parts):
+        n = self._samples(busy_s, hand_over_s, whole=True)
+        able = n.max(axis=0)
+        if able.sum() < self.costs.batch * len(self.parts):
             return None
         members: list[list[int]] = [[] for _ in self.parts]
         heap = [(-self.costs.batch, g) for g in range(len(self.parts))]
-        heapq.heapify(heap)
-        able = n.max(axis=0)
-        order = np.argsort(-able, kind="stable")
-        for i in order.tolist():
+        rows = n.tolist()
+        for i in np.argsort(-able, kind="stable").tolist():
             if able[i] == 0 or not heap:
                 break
             skipped = []
-            while heap:
+            while heap:  # the part that lacks most, of those that the device can hold
                 lacks, g = heapq.heappop(heap)
-                count = int(n[self.kind[g], i])
+                count = rows[self.kind[g]][i]
                 if count:
                     members[g].append(i)
                     if lacks + count < 0:
@@ -286,69 +333,67 @@ class _Cut:
                 heapq.heappush(heap, entry)
         return None if heap else members
 
-    def plan(self, slabs: Sequence[int], limit_s: float, overall_bound_s: float) -> AffinePlan | None:
-        """The best with this cut, if it takes less than `limit_s`."""
-        low, high = self.bound_s, max(self.bound_s, 1e-9)
-        members = self._cover(high)
+    def plan(self, least_s: float, hand_over_s: float, limit_s: float, bound_s: float) -> AffinePlan | None:
+        """The best with gradients handed over in that time, if a step takes less than `limit_s`."""
+        rest = self.least_fill_s + hand_over_s
+        low = high = max(least_s - rest, 1e-6)
+        members = self._cover(high, hand_over_s)
         while members is None:
-            low, high = high, high * 1.5
-            if high > min(limit_s, 1e12):
+            low, high = high, high * 1.25
+            if high / 1.25 + rest > min(limit_s, 1e12):
                 return None
-            members = self._cover(high)
-        while high - low > 1e-3 * high:
+            members = self._cover(high, hand_over_s)
+        while high - low > 2e-3 * high:
             middle = (low + high) / 2
-            found = self._cover(middle)
+            found = self._cover(middle, hand_over_s)
             if found is None:
                 low = middle
             else:
                 high, members = middle, found
-        return self._finish(members, slabs, overall_bound_s)
+        return self._finish(members, bound_s)
 
-    def _finish(self, members: list[list[int]], slabs: Sequence[int], bound_s: float) -> AffinePlan:
+    def _finish(self, members: list[list[int]], bound_s: float) -> AffinePlan:
         costs = self.costs
         shares = []
-        own = out = back = 0.0
+        out = back = 0.0
+        used: list[list[int]] = []
         for g, (part, devices) in enumerate(zip(self.parts, members)):
             counts = self._balanced(self.kind[g], devices)
             devices = [i for i in devices if counts[i]]
-            order = _interleaved([counts[i] for i in devices])
+            used.append(devices)
             mine: list[list[int]] = [[] for _ in devices]
-            for j, k in enumerate(order):
+            for j, k in enumerate(_interleaved([counts[i] for i in devices])):
                 mine[k].append(j)
-            weights, gradient, each = costs.weights(part), costs.gradient(part), costs.sample(part)
+            weights, gradient, each = (a[self.kind[g]] for a in (self._weights, self._gradient, self._each))
             row = tuple(
                 Share(costs.names[i], tuple(s), float(weights[i]), float(len(s) * each[i]), float(gradient[i]))
                 for i, s in zip(devices, mine)
             )
             shares.append(row)
-            own = max(own, *(s.seconds for s in row))
             down, up = costs.sample_bytes(part)
             size_bytes = costs.parameters(part) * costs.numbers.wire_bytes
             out += len(row) * size_bytes + costs.batch * down
             back += len(row) * size_bytes + costs.batch * up
-        own = max(own, out / costs.server_out, back / costs.server_in)
-        fills = {}
-        for slab in slabs:
-            # one slab's way through all parts but the slowest, whose time is in its devices' own
-            ways = [
-                float(np.average(costs.latency(part, slab)[list(m)], weights=np.ones(len(m))))
-                for part, m in zip(self.parts, members)
-                if part[0].kind != HEAD
-            ]
-            head = max(float(costs.latency(p, slab)[list(m)].mean())
-                       for p, m in zip(self.parts, members) if p[0].kind == HEAD)  # fmt: skip
-            ways.append(head)
-            fills[slab] = sum(ways) - max(ways) + (max(ways) if len(ways) == 1 else 0.0)
-        slab = min(fills, key=fills.get)
-        return AffinePlan(
-            slab, self.parts, tuple(shares), own + fills[slab], own, fills[slab], bound_s, out, back
-        )  # fmt: skip
+        head = [part[0].kind == HEAD for part in self.parts]
+        busy = [max(s.busy_s for s in row) for row in shares]
+        # forward, a part is held up by those before it; backward by those after it, half of the work in each pass
+        back_s = [max((b for b, h in zip(busy, head) if h), default=0.0)] * len(busy)
+        for g in reversed(range(len(busy) - sum(head))):
+            back_s[g] = max(busy[g], back_s[g + 1])
+        done = [max(b if not h else 0.0, (max(busy) + b) / 2) for b, h in zip(back_s, head)]
+        up = max(t + s.gradient_s for t, row in zip(done, shares) for s in row)
+        down = max(s.weights_s for h, row in zip(head, shares) for s in row if not h or all(head))
+        all_down = sum(len(row) * costs.parameters(p) for p, row in zip(self.parts, shares)) * costs.numbers.wire_bytes
+        down = max(down, all_down / costs.server_out)
+        own = max(down + up, out / costs.server_out, back / costs.server_in)
+        fill = self._fill(self.slab, used)
+        return AffinePlan(self.slab, self.parts, tuple(shares), own + fill, own, fill, bound_s, out, back)
 
     def _balanced(self, kind: int, devices: list[int]) -> dict[int, int]:
         """How many samples each of a part's devices gets: the whole batch, done as early as can be."""
-        fixed, each, most = (a[kind, devices] for a in (self._fixed, self._each, self._most))
+        each, most = self._each[kind, devices], self._most[kind, devices]
         counts = np.zeros(len(devices), dtype=int)
-        heap = [(fixed[k] + each[k], k) for k in range(len(devices)) if most[k] >= 1]
+        heap = [(each[k], k) for k in range(len(devices)) if most[k] >= 1]
         heapq.heapify(heap)
         for _ in range(self.costs.batch):
             end, k = heapq.heappop(heap)
