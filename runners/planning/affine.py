@@ -21,6 +21,7 @@ it never had to wait.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ LEAST_SLAB = 16  # of sequences shorter than the smallest of them, halves and qu
 FORWARDS = 4  # a block's slab costs so many forward passes: forward, recomputed, and backward is two
 HEAD_FORWARDS = 3
 HEAD_START = 0.4  # of the time for slabs: so much earlier than the groups is the head done
+FEW = 8  # devices up to which plans are improved one move at a time
 _TRIES = 40  # of bisection
 
 
@@ -176,6 +178,11 @@ def plan_affine(
         plan = cut.plan(least_s, hand_over_s, best.step_s if best else np.inf, bound_s)
         if plan is not None and (best is None or plan.step_s < best.step_s):
             best = plan
+    if len(names) <= FEW:
+        for cut in cuts:
+            plan = cut.improved(best.step_s if best else np.inf, bound_s)
+            if plan is not None:
+                best = plan
     if best is None:
         raise _too_large(cluster, costs)
     return best
@@ -283,23 +290,29 @@ class _Cut:
         """(least time, longest hand-over of a gradient, this cut): who hands over in more than that takes no part.
 
         Gradients go up when the last slab is back, at nearly the same time everywhere but at the head, which is done
-        about half of the way earlier. So a step is the longest of the weights' way down, then of devices' work on slabs,
-        then of the gradients' way up, and the fill.
+        about half of the way earlier. So a step is the longest of the weights' way down, then of devices' work on
+        slabs, then of the gradients' way up, and the fill.
         """
         blocks = self._gradient[~self._head] if (~self._head).any() else self._gradient
-        longest = np.unique(np.round(np.quantile(blocks.max(axis=0), (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)), 6))
+        longest = np.unique(np.quantile(blocks.max(axis=0), (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)))
         found = []
         for hand_over_s in longest.tolist():
-            busy_s = _least(lambda t: float(self._samples(t, hand_over_s, whole=False).max(axis=0).sum()),
-                            self.costs.batch * len(self.parts), 1e-6)  # fmt: skip
-            taking = self._gradient <= self._allowed(hand_over_s, busy_s)
-            if np.isfinite(busy_s) and taking.any():
+            busy_s = self._relaxed_busy(hand_over_s)
+            if np.isfinite(busy_s):
                 down_s = float(self._weights[~self._head].min()) if (~self._head).any() else 0.0
                 found.append((max(self.server_s, down_s + busy_s + hand_over_s) + self.least_fill_s, hand_over_s, self))
         return found
 
+    def _relaxed_busy(self, hand_over_s: float) -> float:
+        """The least time for slabs, with fractions of samples."""
+
+        def covered(t: float) -> float:
+            return float(self._samples(t, hand_over_s, whole=False).max(axis=0).sum())
+
+        return _least(covered, self.costs.batch * len(self.parts), 1e-6)
+
     def _allowed(self, hand_over_s: float, busy_s: float) -> np.ndarray:
-        return (hand_over_s + np.where(self._head, HEAD_START * busy_s, 0.0))[:, None] * (1 + 1e-9)
+        return (hand_over_s + np.where(self._head, HEAD_START * busy_s, 0.0))[:, None] * (1 + 1e-6)
 
     def _samples(self, busy_s: float, hand_over_s: float, *, whole: bool) -> np.ndarray:
         """[kind of part, device]: samples in that time."""
@@ -351,6 +364,36 @@ class _Cut:
             else:
                 high, members = middle, found
         return self._finish(members, bound_s)
+
+    def improved(self, limit_s: float, bound_s: float) -> AffinePlan | None:
+        """For few devices: one moved at a time from the best start known, as long as that helps; None: not below
+        `limit_s`."""
+        starts = [self.plan(s, h, np.inf, bound_s) for s, h, _ in self.choices()]
+        starts = [p for p in starts if p is not None]
+        if not starts:
+            return None
+        best = min(starts, key=lambda p: p.step_s)
+        at = {name: i for i, name in enumerate(self.costs.names)}
+        places = [-1] * len(at)
+        for g, row in enumerate(best.shares):
+            for share in row:
+                places[at[share.device]] = g
+        better = True
+        while better:
+            better = False
+            pairs = list(itertools.combinations(range(len(places)), 2))
+            moves = [{i: g} for i in range(len(places)) for g in range(-1, len(self.parts)) if g != places[i]]
+            moves += [{i: places[k], k: places[i]} for i, k in pairs if places[i] != places[k]]
+            for move in moves:
+                trial = [move.get(i, g) for i, g in enumerate(places)]
+                members = [[i for i, p in enumerate(trial) if p == g] for g in range(len(self.parts))]
+                if any(self._most[k, m].clip(min=0).sum() < self.costs.batch for k, m in zip(self.kind, members)):
+                    continue
+                plan = self._finish(members, bound_s)
+                if plan.step_s < best.step_s * (1 - 1e-9):
+                    best, places, better = plan, trial, True
+                    break
+        return best if best.step_s < limit_s else None
 
     def _finish(self, members: list[list[int]], bound_s: float) -> AffinePlan:
         costs = self.costs
