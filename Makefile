@@ -10,7 +10,7 @@ STAMP := $(VENV)/.setup-done
 help:
 	@echo "make setup       packages and virtual environment (quick when nothing is to do)"
 	@echo "make quickstart  setup, then experiments/quickstart.yaml and its report"
-	@echo "make test        setup, then all tests (root tests run as root, through sudo where needed)"
+	@echo "make test        setup, then all parts of the tests, as root (through sudo where needed); ARGS= for pytest"
 	@echo "make test-browser  setup, then reports, comparisons and plots looked at in Chromium; pictures in build/browser"
 	@echo "make bench       speed and memory, with stock Mininet in the same run"
 	@echo "make results     docs/results.md: the paper's questions, simulated; about half an hour on two cores"
@@ -26,14 +26,11 @@ $(STAMP): requirements.txt pyproject.toml setup.py testbed/emulation/delay/line.
 quickstart: setup
 	$(SUDO) $(VENV)/bin/testbed run experiments/quickstart.yaml
 
-# unit tests side by side, second kernels two at a time; what measures a network needs the machine for itself
 test: setup
 ifdef ARGS
 	$(SUDO) $(PY) -m pytest -q $(ARGS)
 else
-	$(SUDO) env OMP_NUM_THREADS=1 $(PY) -m pytest -q -n auto --dist worksteal tests/unit
-	$(SUDO) $(PY) -m pytest -q tests/emulation
-	$(SUDO) $(PY) -m pytest -q -n 2 --dist worksteal tests/kernel
+	$(SUDO) $(PY) scripts/test.py
 endif
 
 test-browser: setup
