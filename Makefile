@@ -6,11 +6,12 @@ PY := $(VENV)/bin/python
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 STAMP := $(VENV)/.setup-done
 
-.PHONY: help setup quickstart test test-browser bench results validate lint docs clean
+.PHONY: help setup quickstart test coverage test-browser bench results validate lint docs clean
 help:
 	@echo "make setup       packages and virtual environment (quick when nothing is to do)"
 	@echo "make quickstart  setup, then experiments/quickstart.yaml and its report"
 	@echo "make test        setup, then all parts of the tests, as root (through sudo where needed); ARGS= for pytest"
+	@echo "make coverage    the share of the product that the unit tests run, in one line"
 	@echo "make test-browser  setup, then reports, comparisons and plots looked at in Chromium; pictures in build/browser"
 	@echo "make bench       speed and memory, with stock Mininet in the same run"
 	@echo "make results     docs/results.md: the paper's questions, simulated; about half an hour on two cores"
@@ -32,6 +33,11 @@ ifdef ARGS
 else
 	$(SUDO) $(PY) scripts/test.py
 endif
+
+# apart from `make test`: counting lines makes pure Python several times as slow
+coverage: setup
+	-$(SUDO) env OMP_NUM_THREADS=1 COVERAGE_FILE=.pytest_cache/coverage $(PY) -m pytest -q -n auto --dist worksteal --cov=testbed --cov=runners --cov-report= tests/unit
+	$(SUDO) env COVERAGE_FILE=.pytest_cache/coverage $(PY) -m coverage report --format=total
 
 test-browser: setup
 	command -v chromedriver >/dev/null || $(SUDO) apt-get install -y -q --no-install-recommends chromium chromium-driver

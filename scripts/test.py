@@ -18,20 +18,18 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
 # unit tests side by side, second kernels two at a time; what measures a network needs the machine for itself
 SIDE_BY_SIDE = ["--dist", "worksteal", "-n"]
-COVERAGE = ["--cov=testbed", "--cov=runners", "--cov-report="]
-PARTS = {"unit": [*SIDE_BY_SIDE, "auto", *COVERAGE], "kernel": [*SIDE_BY_SIDE, "2"], "emulation": []}
+PARTS = {"unit": [*SIDE_BY_SIDE, "auto"], "kernel": [*SIDE_BY_SIDE, "2"], "emulation": []}
 
 
 def main() -> int:
-    worst, counts, faults, covered = 0, Counter[str](), [], "not measured"
+    worst, counts, faults = 0, Counter[str](), []
     with tempfile.TemporaryDirectory() as scratch:
-        environment = {**os.environ, "COVERAGE_FILE": f"{scratch}/coverage"}
         for part, options in PARTS.items():
             print(f"== tests/{part}", flush=True)
             results = Path(scratch, f"{part}.xml")
             command = [*PYTEST, f"--junitxml={results}", *options, f"tests/{part}"]
             threads = {"OMP_NUM_THREADS": "1"} if part == "unit" else {}  # as many processes as cores
-            code = ended(command, {**environment, **threads})
+            code = ended(command, {**os.environ, **threads})
             worst = max(worst, code)
             told = read(results)
             counts += told[0]
@@ -42,11 +40,7 @@ def main() -> int:
                 worst = max(worst, 1)
             if code == 128 + signal.SIGINT:
                 break
-        if Path(environment["COVERAGE_FILE"]).exists():
-            total = [sys.executable, "-m", "coverage", "report", "--format=total"]
-            covered = subprocess.run(total, cwd=ROOT, env=environment, capture_output=True, text=True).stdout.strip()
-            covered += " % of lines"
-    print("== all parts", *faults, f"coverage by the unit tests: {covered}", sep="\n")
+    print("== all parts", *faults, sep="\n")
     words = [f"{counts[name]} {name}" for name in ("passed", "failed", "skipped")]
     print(", ".join(words + ([f"{counts['error']} error"] if counts["error"] else [])))
     return worst
