@@ -34,7 +34,7 @@ else
 	$(SUDO) $(PY) scripts/test.py
 endif
 
-# apart from `make test`: counting lines makes pure Python several times as slow
+# apart from `make test`: counting lines slows pure Python down
 coverage: setup
 	-$(SUDO) env OMP_NUM_THREADS=1 COVERAGE_FILE=.pytest_cache/coverage $(PY) -m pytest -q -n auto --dist worksteal --cov=testbed --cov=runners --cov-report= tests/unit
 	$(SUDO) env COVERAGE_FILE=.pytest_cache/coverage $(PY) -m coverage report --format=total
