@@ -19,7 +19,7 @@ from typing import IO
 from testbed.errors import InputError, looking, nearest
 from testbed.traces.report import Report
 
-CHUNK = 1 << 18
+CHUNK = 1 << 22  # a table of many homes at each time pays for each piece and home
 SAMPLE = 1 << 16
 LONGEST_LINE = 64 << 20  # a longer one is no log line; JSON documents are read as a whole
 LONGEST_TEXT = 1 << 30
