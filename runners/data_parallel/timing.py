@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runners.messaging import CHUNK_BYTES, CHUNK_S
+from runners.planning.paths import connection_bps
 from runners.planning.tcp import fair_rates, slow_start_s
 from testbed.cluster import Link
 
@@ -43,8 +44,8 @@ def ps_step_s(members: Sequence[Member], server: Link, nbytes: Sequence[float], 
     Args:
         nbytes: of each bucket's gradients, and of its weights. update_s: the server's update of each bucket.
     """
-    down = fair_rates([m.link.downlink_bps for m in members], server.uplink_bps)
-    up = fair_rates([m.link.uplink_bps for m in members], server.downlink_bps)
+    down = fair_rates([connection_bps(server, m.link) for m in members], server.uplink_bps)
+    up = fair_rates([connection_bps(m.link, server) for m in members], server.downlink_bps)
     to_s = [server.uplink_delay_s + m.link.downlink_delay_s for m in members]
     from_s = [m.link.uplink_delay_s + server.downlink_delay_s for m in members]
     buckets = range(len(nbytes))
@@ -100,7 +101,7 @@ def ring_s(
     """
     n = len(links)
     after = [links[(i + 1) % n] for i in range(n)]
-    rate = [min(a.uplink_bps, b.downlink_bps) for a, b in zip(links, after)]
+    rate = [connection_bps(a, b) for a, b in zip(links, after)]
     delay = [a.uplink_delay_s + b.downlink_delay_s for a, b in zip(links, after)]
     rtt = [d + b.uplink_delay_s + a.downlink_delay_s for d, a, b in zip(delay, links, after)]
     slowest = min(min(k.uplink_bps, k.downlink_bps) for k in links)

@@ -11,7 +11,7 @@ from runners.costs import FLOAT, GRADIENT_BYTES, STATE_BYTES, LayerCost, layer_c
 from runners.data import BYTES, micro_batch_sizes
 from runners.pipeline.options import PipelineOptions
 from runners.planning.partition import Chain, Partition, Search, Worker
-from runners.planning.paths import path
+from runners.planning.paths import connection_bps, path
 from runners.schedules import SCHEDULES, Hop, StageTimes, Timing, in_flight_bound, time_step
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
 from testbed.errors import InputError, unknown
@@ -271,8 +271,10 @@ def _step_time(assignment: Assignment) -> float:
 
 
 def _hop(nbytes: float, sender: Worker, receiver: Worker) -> Hop:
-    rate = min(sender.link.uplink_bps, receiver.link.downlink_bps)
-    return Hop(8 * nbytes / rate, sender.link.uplink_delay_s + receiver.link.downlink_delay_s)
+    return Hop(
+        8 * nbytes / connection_bps(sender.link, receiver.link),
+        sender.link.uplink_delay_s + receiver.link.downlink_delay_s,
+    )
 
 
 def check_job(model: ModelSpec, training: TrainingSpec) -> None:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from testbed.cluster import Link
+from testbed.cluster.tcp import MAX_WINDOW
 
 MAX_DEVICES = 256  # the most that the search looks at; the weakest of more are left out as spares
 
@@ -91,8 +92,9 @@ class _Costs:
                 for end in range(first + 1, size):
                     self.needs[k, first, end] = chain.memory_bytes(first, end, k)
 
-        per_byte = np.maximum(1 / up[:, None], 1 / down[None, :])  # [sender, receiver]
         delay = upward[:, None] + downward[None, :]
+        a_window = np.maximum(delay + delay.T, 1e-4) / MAX_WINDOW  # seconds a byte of one connection, on a long way
+        per_byte = np.maximum(np.maximum(1 / up[:, None], 1 / down[None, :]), a_window)  # [sender, receiver]
         later = np.triu(np.ones((self.count, self.count), dtype=bool), 1)
         self._boundary: dict[float, np.ndarray] = {}
         self._crossing = crossing

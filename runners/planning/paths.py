@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from testbed.cluster import Cluster, Device, Link, SharedLink
+from testbed.cluster.tcp import flow_rate_bps
 
 
 def path(cluster: Cluster, device: Device) -> Link:
@@ -35,6 +36,15 @@ def _behind(link: Link, shared: Iterable[SharedLink]) -> Link:
 
 
 def transfer_s(nbytes: float, sender: Link, receiver: Link) -> float:
-    """Seconds for a message over both links: the slower rate, both delays."""
-    rate = min(sender.uplink_bps, receiver.downlink_bps)
-    return 8 * nbytes / rate + sender.uplink_delay_s + receiver.downlink_delay_s
+    """Seconds for a message over both links: the rate of one connection, both delays."""
+    return 8 * nbytes / connection_bps(sender, receiver) + sender.uplink_delay_s + receiver.downlink_delay_s
+
+
+def rtt_s(a: Link, b: Link) -> float:
+    """Of a round trip between the ends of two links."""
+    return a.uplink_delay_s + a.downlink_delay_s + b.uplink_delay_s + b.downlink_delay_s
+
+
+def connection_bps(sender: Link, receiver: Link) -> float:
+    """The rate of one TCP connection over both links: the slower one's, or what its window allows on a long way."""
+    return flow_rate_bps(min(sender.uplink_bps, receiver.downlink_bps), rtt_s(sender, receiver))

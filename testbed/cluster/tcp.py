@@ -25,6 +25,11 @@ def retransmission_timeout_s(rtt_s: float) -> float:
     return rtt_s + MIN_RTO_S
 
 
+def flow_rate_bps(rate_bps: float, rtt_s: float) -> float:
+    """What one connection reaches of a path's rate: a window each round trip at most, as sockets' buffers allow."""
+    return min(rate_bps, 8 * MAX_WINDOW / max(rtt_s, 1e-4))
+
+
 class Window:
     """The congestion window of one direction of a connection, in bytes, over its bursts."""
 

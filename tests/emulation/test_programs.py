@@ -85,6 +85,42 @@ def test_programs_reach_each_other_by_name(network):
     assert f"PING server ({network.hosts['server'].ip})" in out
 
 
+ADDRESSES = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    s.connect(("8.8.8.8", 53))
+    print("own", s.getsockname()[0], s.send(b"x"))
+for address in ("{ip}", "::ffff:{ip}"):
+    print("name", socket.getnameinfo((address, 1), 0)[0])
+print("first", socket.getaddrinfo("h2", 80, type=socket.SOCK_STREAM)[0][4][0])
+try:
+    socket.getaddrinfo("nowhere.example", 80)
+except socket.gaierror:
+    print("unknown")
+"""
+
+
+def test_a_program_finds_its_own_address_and_the_names_of_others(network):
+    """Programs ask which address a way to the internet would start from; c10d asks for names of IPv4 clients in IPv6."""
+    h2 = network.hosts["h2"].ip
+    began = time.monotonic()
+    hosts = ["h1", "server"]
+    codes, out, err = run(network, hosts, sys.executable, "-c", ADDRESSES.format(ip=h2), timeout=60)
+    assert codes == dict.fromkeys(hosts, 0), err
+    for name in hosts:
+        lines = [line.partition(" | ")[2] for line in out.splitlines() if line.startswith(name)]
+        assert lines == [f"own {network.hosts[name].ip} 1", "name h2", "name h2.testbed", f"first {h2}", "unknown"]
+    assert time.monotonic() - began < 20  # no name server was waited for
+
+
+def test_what_is_not_emulated_is_dropped_at_the_server(network):
+    before = network.counters()["server"]["down"].packets
+    codes, out, _ = run(network, ["h1"], "ping", "-c", "2", "-i", "0.2", "-W", "1", "192.0.2.1")
+    assert codes == {"h1": 1}
+    assert "2 packets transmitted, 0 received" in out
+    assert network.counters()["server"]["down"].packets - before == 2  # it came that far
+
+
 def test_exit_codes(network):
     assert run(network, ["h1", "h2"], "sh", "-c", "exit $RANK")[0] == {"h1": 0, "h2": 1}
     assert run(network, ["h1"], "sh", "-c", "kill -9 $$")[0] == {"h1": 137}

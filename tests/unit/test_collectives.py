@@ -11,11 +11,12 @@ from runners.data_parallel.helpers import choose_helpers
 from runners.data_parallel.planner import cut_buckets
 from runners.data_parallel.timing import ring_s
 from runners.messaging import Outbox
+from runners.planning.paths import connection_bps, transfer_s
 from runners.planning.shares import whole_shares
 from runners.planning.tcp import fair_rates, slow_start_s
 from runners.tensor_parallel.timing import all_reduce_s
 from testbed.cluster import Link
-from testbed.cluster.tcp import INITIAL_WINDOW
+from testbed.cluster.tcp import INITIAL_WINDOW, MAX_WINDOW
 from testbed.runtime import Plan
 from testbed.runtime.local import LocalEngine
 
@@ -126,3 +127,12 @@ def test_helpers_with_slow_uplinks_stay_out():
     assert sorted(choose_helpers([1.0, 1.0, 1.0], [0.1, 0.1, 9.0], 10.0)) == [0, 1]
     assert sorted(choose_helpers([1.0, 1.0, 1.0], [0.1, 0.1, 0.5], 10.0)) == [0, 1, 2]
     assert choose_helpers([1.0], [5.0], 1.0) == [0]
+
+
+def test_one_connection_carries_a_window_each_round_trip_on_a_long_way():
+    """200 Mbit/s at 150 ms: planned 24.9 s, emulated 29.5 s, since the sockets' buffers hold 3 MiB of payload."""
+    long = Link(200e6, 200e6, 0.075 / 2, 0.075 / 2)  # each end's half of the round trip
+    assert connection_bps(long, long) == pytest.approx(8 * MAX_WINDOW / 0.15)
+    assert transfer_s(8e6, long, long) == pytest.approx(8e6 * 0.15 / MAX_WINDOW + 0.075)
+    short = Link(200e6, 200e6, 0.005, 0.005)
+    assert connection_bps(short, short) == 200e6

@@ -172,11 +172,23 @@ def address(index: int, ip: str, prefix: int) -> Request:
     return _NEWADDR, _CREATE | _REPLACE, body
 
 
+_MAIN, _BY_KERNEL, _BY_BOOT, _TO_LINK, _TO_ALL, _UNICAST = 254, 2, 3, 253, 0, 1
+
+
+def default_route(index: int, ip: str, gateway: str | None) -> Request:
+    """ip route replace default [via GATEWAY] dev … src IP"""
+    scope = _TO_ALL if gateway else _TO_LINK
+    body = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, _MAIN, _BY_BOOT, scope, _UNICAST, 0)
+    body += attribute(4, struct.pack("=i", index)) + attribute(7, socket.inet_aton(ip))
+    if gateway:
+        body += attribute(5, socket.inet_aton(gateway))
+    return _NEWROUTE, _CREATE | _REPLACE, body
+
+
 def subnet_route(index: int, ip: str, prefix: int, congestion_control: str, rto_min_s: float) -> Request:
     """ip route replace SUBNET dev … src IP congctl NAME rto_min MS"""
     number = struct.unpack(">I", socket.inet_aton(ip))[0] & (0xFFFFFFFF << (32 - prefix))
-    table, protocol, scope, kind = 254, 2, 253, 1  # main, kernel, link, unicast
-    body = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, table, protocol, scope, kind, 0)
+    body = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, _MAIN, _BY_KERNEL, _TO_LINK, _UNICAST, 0)
     body += attribute(1, struct.pack(">I", number)) + attribute(4, struct.pack("=i", index))
     body += attribute(7, socket.inet_aton(ip))
     locked = attribute(1, struct.pack("=I", 1 << 13))  # or the kernel takes it for a hint

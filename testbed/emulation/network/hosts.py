@@ -116,12 +116,20 @@ def setup_commands(host: HostPort, hosts: Sequence[HostPort], settings: NetworkS
         f"{ip} addr add {host.ip}/{names.SUBNET_BITS} {dev} noprefixroute",
         f"{ip} route replace 10.0.0.0/{names.SUBNET_BITS} {dev} proto kernel scope link src {host.ip} "
         f"congctl {settings.congestion_control} rto_min {round(1e3 * settings.rto_min_s)}ms",
+        f"ip netns exec {host.netns} sysctl -w net.ipv4.ip_forward=0",
+        f"{ip} route replace default "
+        + (f"via {names.ip(0)} {dev} src {host.ip}" if host.index else f"dev lo scope link src {host.ip}"),
     ]
     if others:
         lines.append(f"{ip} neigh replace {others[0].ip} lladdr {others[0].mac} {dev} nud permanent")
     if len(others) > 1:
         lines[-1] += f"  # and so for all {len(others)} others; a MAC is 02:00 and the address"
     return lines
+
+
+def drop_what_is_not_emulated() -> None:
+    """The server is every home's way to the internet, and passes nothing on, whatever this machine does."""
+    (_SYSCTL / "ipv4/ip_forward").write_text("0")
 
 
 def set_tcp_buffers() -> None:
@@ -195,6 +203,7 @@ def set_up(hosts: Iterable[HostPort], settings: NetworkSettings) -> None:
             disable_ipv6()
             set_tcp_buffers()
             cap_retransmission_timeout(settings)
+            drop_what_is_not_emulated()
             index = socket.if_nametoindex(host.interface)
             route.send(
                 [
@@ -204,6 +213,9 @@ def set_up(hosts: Iterable[HostPort], settings: NetworkSettings) -> None:
                     netlink.subnet_route(
                         index, host.ip, names.SUBNET_BITS, settings.congestion_control, settings.rto_min_s
                     ),
+                    netlink.default_route(index, host.ip, names.ip(0))
+                    if host.index
+                    else netlink.default_route(1, host.ip, None),
                 ]
             )
             arp = b"".join(entry(index, other) for other in neighbours_of(host, hosts))

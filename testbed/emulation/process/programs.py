@@ -31,11 +31,16 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 # $1: the host's name. The hosts file goes into a file system of its own, which is visible in this mount
-# namespace only and stays alive through the bind mount. The shell stays: as first process of its namespace it
+# namespace only and stays alive through the bind mount. So does the instruction to look up names there and nowhere
+# else: a name server that nobody answers for would be waited for. The shell stays: as first process of its namespace it
 # would be immune to signals that it doesn't handle, which the program itself must not be.
 _SCRIPT = """
 hostname "$1" && mount -t tmpfs testbed-hosts /mnt && printf '%s' "$TESTBED_HOSTS_FILE" > /mnt/hosts &&
-mount --bind /mnt/hosts /etc/hosts && umount /mnt || exit 125
+mount --bind /mnt/hosts /etc/hosts &&
+{ [ ! -e /etc/nsswitch.conf ] || {
+    sed 's/^hosts:.*/hosts: files/' /etc/nsswitch.conf > /mnt/nsswitch.conf &&
+    mount --bind /mnt/nsswitch.conf /etc/nsswitch.conf; }
+} && umount /mnt || exit 125
 unset TESTBED_HOSTS_FILE
 shift
 "$@"
@@ -57,8 +62,14 @@ class Network(Protocol):
 
 
 def hosts_file(network: Network) -> str:
-    """An /etc/hosts with all hosts of the network."""
-    lines = ["127.0.0.1 localhost", *(f"{h.ip} {name}" for name, h in network.hosts.items())]
+    """An /etc/hosts with all hosts of the network.
+
+    The second line of each is for programs that listen on IPv6 sockets, as c10d does, and look up who has called. Its
+    name is another one, so that a host's own name is its IPv4 address and nothing else.
+    """
+    lines = ["127.0.0.1 localhost"]
+    for name, h in network.hosts.items():
+        lines += [f"{h.ip} {name} {name}.testbed", f"::ffff:{h.ip} {name}.testbed"]
     return "\n".join(lines) + "\n"
 
 
