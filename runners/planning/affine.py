@@ -29,6 +29,7 @@ import numpy as np
 
 from runners.planning.affine_units import ATTENTION, HEAD, Unit, block_units, cut_evenly, head_units
 from runners.planning.paths import paths
+from runners.planning.tcp import slow_start_s
 from testbed.cluster import Cluster, ModelSpec
 from testbed.errors import InputError
 from testbed.units import size
@@ -37,6 +38,7 @@ SLABS = (128, 256, 512, 1024, 2048)  # tokens
 LEAST_SLAB = 16  # of sequences shorter than the smallest of them, halves and quarters down to this
 FORWARDS = 4  # a block's slab costs so many forward passes: forward, recomputed, and backward is two
 HEAD_FORWARDS = 3
+HANDSHAKE_RTTS = 3  # TCP's and the transport's, before a connection's first message
 HEAD_START = 0.4  # of the time for slabs: so much earlier than the groups is the head done
 FEW = 8  # devices up to which plans are improved one move at a time
 _TRIES = 40  # of bisection
@@ -107,6 +109,7 @@ class Costs:
         server = cluster.server.link
         self.delay = np.array([links[n].uplink_delay_s + links[n].downlink_delay_s for n in names])
         self.delay += server.uplink_delay_s + server.downlink_delay_s
+        self._pause: dict[int, np.ndarray] = {}
         self.server_out, self.server_in = server.uplink_bps / 8, server.downlink_bps / 8
 
     def parameters(self, part: Sequence[Unit]) -> int:
@@ -146,13 +149,31 @@ class Costs:
         each = s * (m.d_model * (n.input_bytes + 2 * n.wire_bytes) + width)
         return np.floor((self.memory - fixed) / each)
 
+    def _slow_start(self, slab: int) -> np.ndarray:
+        """Down and up, of one slab."""
+        if slab not in self._pause:
+            once = self.numbers.wire_bytes * slab * self.model.d_model
+            self._pause[slab] = self._pauses(once, self.down) + self._pauses(once, self.up)
+        return self._pause[slab]
+
+    def _pauses(self, nbytes: float, rates: np.ndarray) -> np.ndarray:
+        """Of TCP's slow start."""
+        pairs, back = np.unique(np.stack([rates, self.delay]), axis=1, return_inverse=True)
+        return np.array([slow_start_s(nbytes, 8 * rate, rtt) for rate, rtt in pairs.T.tolist()])[back.ravel()]
+
     def latency(self, part: Sequence[Unit], slab: int) -> np.ndarray:
         """Seconds that one slab takes there and back through each device, both passes together."""
         share = slab / self.model.sequence
         down, up = self.sample_bytes(part)
         passes = 2 if part[0].kind != HEAD else 3  # the head is asked once more for the gradient
         alone = share * (down / self.down + up / self.up + self.sample_flops(part) / self.flops)
-        return alone + (passes - (part[0].kind == HEAD)) * self.delay
+        # slabs are the first after a silence, in either pass; and a device's first result opens its connection
+        return (
+            alone
+            + HANDSHAKE_RTTS * self.delay
+            + 2 * self._slow_start(slab)
+            + (passes - (part[0].kind == HEAD)) * self.delay
+        )
 
 
 def plan_affine(
