@@ -18,6 +18,7 @@ from testbed.cluster import Link, LinkState, Topology
 from testbed.emulation.network import shaping
 from testbed.errors import TestbedError
 from testbed.measurement.thresholds import Thresholds
+from testbed.scenario.network import NetworkSetup
 from testbed.verification import changes, isolation
 from testbed.verification.effort import Effort
 from testbed.verification.links import LinkVerification
@@ -44,10 +45,11 @@ SHORT = Effort(echoes=30, packets=300, packet_interval_s=0.004, seconds=0.4, att
 STATES = {"a": LinkState(20e6, 8e6, 0.02), "b": LinkState(12e6, 5e6, 0.05, jitter_s=0.002, loss=0.04)}
 
 
-def network(capabilities, states=STATES, **options):
+def network(capabilities, states=STATES):
     topology = Topology(tuple(states), Link(1e9, 1e9, 0.001, 0.001))
     links = {home: [(0.0, state)] for home, state in states.items()}
-    return built(topology, links, tuple(states), caps=capabilities, command="pytest", say=lambda _: None, **options)
+    setup = NetworkSetup(topology, links)
+    return built(setup, tuple(states), caps=capabilities, command="pytest", say=lambda _: None)
 
 
 def by_key(rows) -> dict:
