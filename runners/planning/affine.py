@@ -224,9 +224,9 @@ def _alone(cluster: Cluster, costs: Costs, slabs: Sequence[int]) -> AffinePlan:
     down = sum(costs.batch * costs.sample_bytes(p)[0] for p in parts)
     up = sum(costs.batch * costs.sample_bytes(p)[1] for p in parts)
     weights = sum(costs.parameters(p) for p in parts) * costs.numbers.wire_bytes
-    links = [(down / costs.down[0], up / costs.up[0], sum(costs.batch * costs.sample_flops(p) for p in parts)
-              / costs.flops[0])]  # fmt: skip
-    own = weights / costs.down[0] + weights / costs.up[0] + max(links[0])
+    flops = sum(costs.batch * costs.sample_flops(p) for p in parts)
+    busy = max(down / costs.down[0], up / costs.up[0], flops / costs.flops[0])
+    own = float(weights / costs.down[0] + weights / costs.up[0] + busy)
     fill = float(sum(costs.latency(p, slabs[0])[0] for p in parts))
     return AffinePlan(slabs[0], parts, shares, own + fill, own, fill, own, weights + down, weights + up)
 

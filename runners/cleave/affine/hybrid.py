@@ -7,7 +7,8 @@ from typing import Any
 
 from runners.cleave.affine.planned import planned
 from runners.cleave.options import CleaveOptions, parse_options
-from runners.costs import STATE_BYTES, model_parameters, training_flops
+from runners.cleave.precision import Codec
+from runners.costs import STATE_BYTES, layer_costs, model_parameters, training_flops
 from runners.planning.affine import AffinePlan
 from runners.planning.affine_units import HEAD, Unit
 from testbed.cluster import Cluster, ModelSpec, TrainingSpec
@@ -71,16 +72,12 @@ def hybrid_plan(cluster: Cluster, model: ModelSpec, training: TrainingSpec, opti
 
 def _update_s(cluster: Cluster, model: ModelSpec) -> float:
     """Of the last group: what the server does after the last gradient has come, and before the first weights leave."""
-    from runners.costs import layer_costs
-
     return 0.5 * max(c.update_flops for c in layer_costs(model)) / cluster.server.flops
 
 
 def server_bytes(model: ModelSpec, training: TrainingSpec, affine: AffinePlan, options: CleaveOptions) -> int:
     """Weights, moments, gradients twice (a part's sum and its layers'), encoded weights; each group's inputs and their
     gradients, encoded; the embedding's output."""
-    from runners.cleave.precision import Codec
-
     wire = Codec(options.wire).nbytes(64) / 64
     tokens = training.batch * model.sequence * model.d_model
     return int(
