@@ -40,7 +40,7 @@ coverage: setup
 	$(SUDO) env COVERAGE_FILE=.pytest_cache/coverage $(PY) -m coverage report --format=total
 
 test-browser: setup
-	command -v chromedriver >/dev/null || $(SUDO) apt-get install -y -q --no-install-recommends chromium chromium-driver
+	command -v chromedriver >/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -y -q --no-install-recommends chromium chromium-driver; }
 	$(PY) -m pytest -q tests/browser $(ARGS)
 
 bench: setup
