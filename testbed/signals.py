@@ -96,8 +96,6 @@ def interruptible(on_signal: Callable[[str], None] = lambda name: None) -> Itera
     drop_before, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         yield
-        if name:
-            raise Interrupted(name)
     finally:
         sys.unraisablehook = drop_before
         for s, old in before.items():

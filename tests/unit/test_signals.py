@@ -137,3 +137,12 @@ def test_a_signal_that_comes_in_a_weak_references_callback_is_not_lost():
     with pytest.raises(Interrupted, match="SIGTERM"):
         wait()
     assert told == ["SIGTERM"]
+
+
+def test_a_run_that_heeds_the_signal_inside_goes_on_to_its_summary():
+    with interruptible():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Interrupted as name:
+            said = str(name)
+    assert said == "SIGTERM"
