@@ -45,6 +45,9 @@ def interruptible(on_signal: Callable[[str], None] = lambda name: None) -> Itera
     Raises:
         Interrupted: again, where Python drops it, as it does with what is raised in a destructor or a weak callback.
     """
+    if threading.current_thread() is not threading.main_thread():  # where Python sets no handlers
+        yield
+        return
     name = ""
     told, tell = os.pipe()
 
@@ -62,12 +65,6 @@ def interruptible(on_signal: Callable[[str], None] = lambda name: None) -> Itera
         if text := os.read(told, 32).decode():
             with contextlib.suppress(OSError, ValueError):  # a closed output
                 on_signal(text)
-
-    if threading.current_thread() is not threading.main_thread():
-        os.close(told)
-        os.close(tell)
-        yield
-        return
 
     class Again(Interrupted):
         """Made by Python itself, without arguments."""

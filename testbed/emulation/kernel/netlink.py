@@ -101,34 +101,30 @@ class Route:
 
     def forwards(self, index: int) -> bool:
         """Is an interface up with carrier and, if it is a bridge's port, in state forwarding?"""
-        self._seq += 1
-        self._socket.send(_message(_GETLINK, 0, struct.pack("=BxHiII", 0, 0, index, 0, 0), self._seq))
-        while True:
-            data = self._socket.recv(1 << 17)
-            length, kind, _, seq = struct.unpack_from("=IHHI", data)
-            if seq != self._seq:
-                continue
-            if kind == _ERROR:
-                code = -struct.unpack_from("=i", data, 16)[0]
-                raise OSError(code, f"rtnetlink: {os.strerror(code)}")
-            found = {kind: (at, end) for kind, at, end in attributes(data, 32, length)}
-            up = data[found[_IFLA_OPERSTATE][0]] == _OPERSTATE_UP
-            state = _nested(data, *found.get(_IFLA_LINKINFO, (0, 0)), _INFO_SLAVE_DATA, _BRPORT_STATE)
-            return up and state in (None, _BRPORT_FORWARDING)
+        data, length = self._answer(_GETLINK, 0, struct.pack("=BxHiII", 0, 0, index, 0, 0))
+        found = {kind: (at, end) for kind, at, end in attributes(data, 32, length)}
+        up = data[found[_IFLA_OPERSTATE][0]] == _OPERSTATE_UP
+        state = _nested(data, *found.get(_IFLA_LINKINFO, (0, 0)), _INFO_SLAVE_DATA, _BRPORT_STATE)
+        return up and state in (None, _BRPORT_FORWARDING)
 
     def qdisc(self, index: int, parent: int) -> tuple[bytes, int, int]:
         """The one qdisc below `parent` (major << 16 | minor) of an interface; see `dump_qdiscs`. Raises OSError."""
+        data, length = self._answer(_GETQDISC, _ECHO, struct.pack("=BxHiIII", 0, 0, index, 0, parent, 0))
+        return data, 16, length
+
+    def _answer(self, kind: int, flags: int, body: bytes) -> tuple[bytes, int]:
+        """(buffer, its message's length) of the one answer to a request. Raises OSError."""
         self._seq += 1
-        self._socket.send(_message(_GETQDISC, _ECHO, struct.pack("=BxHiIII", 0, 0, index, 0, parent, 0), self._seq))
+        self._socket.send(_message(kind, flags, body, self._seq))
         while True:
             data = self._socket.recv(1 << 17)
-            length, kind, _, seq = struct.unpack_from("=IHHI", data)
+            length, answered, _, seq = struct.unpack_from("=IHHI", data)
             if seq != self._seq:
                 continue
-            if kind == _ERROR:
+            if answered == _ERROR:
                 code = -struct.unpack_from("=i", data, 16)[0]
                 raise OSError(code, f"rtnetlink: {os.strerror(code)}")
-            return data, 16, length
+            return data, length
 
     def dump_qdiscs(self) -> Iterator[tuple[bytes, int, int]]:
         """(buffer, start, end) of each qdisc's message from its struct tcmsg on, statistics included."""
