@@ -194,10 +194,10 @@ def _compared(how: Execution, folders: list[Path]) -> None:
 def _keep_open(console: Console):
     def wait(shaped) -> None:
         if sys.stdin.isatty() and sys.stdout.isatty():
-            from mininet.cli import CLI
+            from testbed.emulation.network.console import command_line
 
             console.print("The network is kept up; this is Mininet's command line, 'exit' ends it.")
-            CLI(shaped.network.net)
+            command_line(shaped.network.net)
         else:
             import time
 

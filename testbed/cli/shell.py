@@ -32,20 +32,16 @@ def shell(experiment: str, overrides: tuple[str, ...], at: str, hold: bool) -> N
       mininet> h1 ping -c 3 server
       echo 'h1 ping -c 3 server' | testbed shell quickstart --hold
     """
-    from mininet.cli import CLI
-    from mininet.log import lg, setLogLevel
-
     from testbed.cli.exec import parse_time
+    from testbed.emulation.network.console import command_line
     from testbed.experiment.loading import load_experiment
     from testbed.studies.session import shaped_session
 
     loaded = load_experiment(experiment, overrides)
-    setLogLevel("output")  # what commands print, without Mininet's own chatter
-    lg.handlers[0].setStream(sys.stdout)  # Mininet prints it on standard error
     warnings: list[str] = []
     with shaped_session(
         loaded, command="testbed " + " ".join(sys.argv[1:]), at_s=parse_time(at), hold=hold, warnings=warnings
     ) as (_, shaped):
         for text in warnings:
             click.secho(f"warning: {text}", fg="yellow", err=True)
-        CLI(shaped.network.net)
+        command_line(shaped.network.net)

@@ -1,5 +1,6 @@
 // What can be seen to be wrong with a page, as sentences. Runs in the page, after all figures were drawn.
 const wrong = [];
+const own = document.querySelector("main > header, main.alone");  // not the documentation's theme, whose layout is not ours
 const shown = e => { const r = e.getBoundingClientRect(); return r.width > 0 && r.height > 0 && getComputedStyle(e).visibility !== "hidden" && !e.closest("details:not([open]) > :not(summary)"); };
 const name = e => `${e.tagName.toLowerCase()}${e.className && e.className.baseVal === undefined ? "." + e.className : ""} "${(e.textContent || "").trim().slice(0, 40)}"`;
 const rgba = c => { const m = c.match(/[\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
@@ -36,19 +37,19 @@ for (const box of document.querySelectorAll(".plot")) {
   });
 }
 // texts: readable, and not cut by a box that does not scroll
-if (document.querySelector("main > header, main.alone")) for (const e of document.querySelectorAll("body *:not(svg *, .plot *, script, style)")) {
+if (own) for (const e of document.querySelectorAll("body *:not(svg *, .plot *, script, style)")) {
   if (!shown(e) || ![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
   const c = contrast(rgba(getComputedStyle(e).color), behind(e));
   if (c < 4.5) wrong.push(`contrast ${c.toFixed(1)}: ${name(e)}`);
   if (e.scrollWidth > e.clientWidth + 2 && e.clientWidth && getComputedStyle(e).display !== "inline" && getComputedStyle(e).overflowX === "hidden") wrong.push(`cut: ${name(e)}`);
 }
 // blocks below one another
-const blocks = [...document.querySelectorAll("main > *, section > *")].filter(shown);
+const blocks = !own ? [] : [...document.querySelectorAll("main > *, section > *")].filter(shown);
 for (const e of blocks) {
   const next = e.nextElementSibling;
   if (next && shown(next) && e.getBoundingClientRect().bottom > next.getBoundingClientRect().top + 2 && blocks.includes(next)) wrong.push(`${name(e)} over ${name(next)}`);
 }
 if (!document.documentElement.lang || !document.title) wrong.push("no language or no title");
 if (window.hostile) wrong.push(`a text was run: ${window.hostile}`);
-if (document.querySelector("main img, main iframe, main script:not([type])")) wrong.push("a text became an element");
+if (own && document.querySelector("main img, main iframe, main script:not([type])")) wrong.push("a text became an element");
 return [...new Set(wrong)];

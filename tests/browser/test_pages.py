@@ -83,6 +83,21 @@ def test_the_tab_key_goes_through_a_page_in_reading_order(chromium, pages, name)
     assert count >= len(chromium.find_elements(By.CSS_SELECTOR, "nav a"))
 
 
+def test_the_documentation_is_searched_from_the_disk(chromium, pages):
+    from selenium.webdriver.common.by import By
+
+    if "docs" not in pages:
+        pytest.skip("the documentation is not built (make docs)")
+    opened(chromium, pages["docs"], 1280, "dark")
+    assert chromium.find_element(By.TAG_NAME, "body").get_attribute("data-md-color-scheme") == "slate"
+    field = chromium.find_element(By.CSS_SELECTOR, "input.md-search__input")
+    chromium.execute_script("arguments[0].focus()", field)
+    field.send_keys("goodput")
+    _until(lambda: chromium.find_elements(By.CSS_SELECTOR, ".md-search-result__item"))
+    assert chromium.get_log("browser") == []
+    assert requests(chromium) == []
+
+
 def test_hostile_texts_are_shown_as_they_are(chromium, pages):
     seen = {}
     for name in ("churn", "failed", "traces-links"):
